@@ -1,0 +1,1 @@
+"""Policy, pure: the model, the states, and every decision as data. No I/O, no clock, no chance."""

@@ -1,0 +1,226 @@
+"""Admission: what becomes of a new job, given the facts that the engine found.
+
+The engine reads the facts in the same atomic step in which it carries out the verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core import edges, keys
+from headrace.core.change import Write
+from headrace.core.edges import EdgeState
+from headrace.core.event import Policy
+from headrace.core.model import DEFAULT_PRIORITY, DedupMode, Job, NewJob
+from headrace.core.queue import Discard, QueueSettings
+from headrace.core.states import FINAL, EventType, State
+
+
+class Holder(Struct, frozen=True):
+    """Who holds a dedup key: the job, and until when the window lasts that outlives it."""
+
+    job_id: str
+    held_until: int | None = None
+
+
+class Outcome(StrEnum):
+    """What `submit` answers."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    COALESCED = "coalesced"
+    REPLACED = "replaced"
+    REJECTED = "rejected"
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """What becomes of one new job. `job` is there exactly when it was taken."""
+
+    outcome: Outcome
+    job_id: str
+    reason: str | None = None
+    existing_id: str | None = None
+    replaced: tuple[str, ...] = ()
+    job: Job | None = None
+    behind: str | None = None
+    """The running owner of the dedup key that the job waits behind."""
+    then: Write | None = None
+    """What happens to the job in the same step: a parent that failed makes it unreachable."""
+
+    @property
+    def taken(self) -> bool:
+        return self.outcome in (Outcome.ACCEPTED, Outcome.REPLACED)
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the engine found; only what the job asks for needs to be looked up."""
+
+    settings: QueueSettings
+    existing: Job | None = None
+    holder: Holder | None = None
+    holder_job: Job | None = None
+    holder_behind: Job | None = None
+    parents: dict[str, Job | None] = field(default_factory=dict[str, Job | None])
+    active: int = 0
+    queued: int = 0
+    first_queued: str | None = None
+    first_active: str | None = None
+    waiting: int = 0
+    oldest_waiting: str | None = None
+
+
+def same_insert(new: NewJob, existing: Job) -> bool:
+    """Whether `existing` is this very insert, whose answer was lost."""
+    return existing.spec == new
+
+
+def admit(new: NewJob, facts: Facts, now: int) -> Verdict:
+    """The verdict on `new`; nothing is written for any but the taken ones."""
+    if facts.existing is not None:
+        if same_insert(new, facts.existing):
+            return Verdict(Outcome.ACCEPTED, new.id, job=facts.existing)
+        return Verdict(Outcome.DUPLICATE, new.id, "id", existing_id=new.id)
+    if facts.settings.draining:
+        return Verdict(Outcome.REJECTED, new.id, "queue-draining")
+    for parent_id, parent in facts.parents.items():
+        if parent is None:
+            return Verdict(Outcome.REJECTED, new.id, "unknown-parent", existing_id=parent_id)
+    replaced: list[str] = []
+    behind: Job | None = None
+    if new.dedup and facts.holder:
+        refusal, behind = _dedup(new, facts, now, replaced)
+        if refusal:
+            return refusal
+    if new.key and not replaced:
+        refusal = _depth(new, facts, replaced)
+        if refusal:
+            return refusal
+    limit = facts.settings.max_entries
+    if limit is not None and facts.waiting - len(replaced) >= limit:
+        if facts.settings.discard is Discard.NEW or facts.oldest_waiting is None:
+            return Verdict(Outcome.REJECTED, new.id, "queue-full")
+        replaced.append(facts.oldest_waiting)
+    return Verdict(
+        Outcome.REPLACED if replaced else Outcome.ACCEPTED,
+        new.id,
+        replaced=tuple(replaced),
+        job=_created(new, facts, behind),
+        behind=behind.id if behind else None,
+        then=_broken(new, facts, now) if new.depends_on else None,
+    )
+
+
+def _dedup(
+    new: NewJob, facts: Facts, now: int, replaced: list[str]
+) -> tuple[Verdict | None, Job | None]:
+    """The refusal, if any; else the running owner that the new job must wait behind."""
+    assert new.dedup
+    assert facts.holder
+    owner = facts.holder_job
+    lives = owner is not None and owner.state not in FINAL
+    unstarted = owner is not None and lives and owner.state is not State.ACTIVE and owner.tries == 0
+    duplicate = Verdict(Outcome.DUPLICATE, new.id, "dedup-key", existing_id=facts.holder.job_id)
+    in_window = facts.holder.held_until is not None and facts.holder.held_until > now
+    match new.dedup.mode:
+        case DedupMode.SIMPLE:
+            return (duplicate if lives or in_window else None), None
+        case DedupMode.THROTTLE:
+            held = in_window or (lives and facts.holder.held_until is None)
+            return (duplicate if held else None), None
+        case DedupMode.DEBOUNCE:
+            if owner is not None and unstarted:
+                replaced.append(owner.id)
+                return None, None
+            return (duplicate if lives else None), None
+        case DedupMode.KEEP_LAST:
+            if owner is None or not lives:
+                return None, None
+            if unstarted:
+                replaced.append(owner.id)
+                return None, facts.holder_behind
+            return None, owner
+
+
+def _depth(new: NewJob, facts: Facts, replaced: list[str]) -> Verdict | None:
+    assert new.key
+    key = new.key
+    reason = keys.full_reason(facts.active, key.max_active)
+    match keys.depth(facts.active, facts.queued, key.max_active, key.max_queued, key.when_full):
+        case keys.Depth.ACCEPT:
+            return None
+        case keys.Depth.REJECT:
+            existing = facts.first_active or facts.first_queued
+            return Verdict(Outcome.REJECTED, new.id, reason, existing_id=existing)
+        case keys.Depth.COALESCE:
+            existing = facts.first_queued or facts.first_active
+            return Verdict(Outcome.COALESCED, new.id, reason, existing_id=existing)
+        case keys.Depth.REPLACE:
+            assert facts.first_queued
+            replaced.append(facts.first_queued)
+            return None
+
+
+def _created(new: NewJob, facts: Facts, behind: Job | None) -> Job:
+    """The job in its first state, but for the sequence, which only the engine knows."""
+    settings = facts.settings
+    states = [
+        edges.edge_state(parent.state, new.on_parent_failure)
+        for parent in facts.parents.values()
+        if parent is not None
+    ]
+    unsatisfied = len(states) - states.count(EdgeState.SATISFIED) + (behind is not None)
+    limits = (
+        new.deadline,
+        None if new.ttl is None else new.created_at + new.ttl,
+        None if settings.max_age is None else new.created_at + settings.max_age,
+    )
+    return Job(
+        spec=new,
+        seq=0,
+        version=0,
+        state=State.BLOCKED if unsatisfied else State.PENDING,
+        event=EventType.CREATED,
+        queue=new.queue,
+        type=new.type,
+        priority=DEFAULT_PRIORITY if new.priority is None else new.priority,
+        max_tries=settings.max_tries if new.max_tries is None else new.max_tries,
+        run_at=new.run_at,
+        updated_at=new.created_at,
+        expires_at=min((limit for limit in limits if limit is not None), default=None),
+        deadline=new.deadline,
+        waiting_on=unsatisfied,
+    )
+
+
+def _broken(new: NewJob, facts: Facts, now: int) -> Write | None:
+    for parent in facts.parents.values():
+        if parent and edges.edge_state(parent.state, new.on_parent_failure) is EdgeState.BROKEN:
+            return edges.unreachable(now, parent.id, parent.state)
+    return None
+
+
+def holder_after(new: NewJob, now: int) -> Holder | None:
+    """Who holds the dedup key once `new` is taken."""
+    if new.dedup is None:
+        return None
+    window = new.dedup.window if new.dedup.mode is DedupMode.THROTTLE else 0
+    return Holder(new.id, now + window if window else None)
+
+
+def extended(new: NewJob, holder: Holder, now: int) -> Holder | None:
+    """The holder after a refused duplicate that renews the window; None where it does not."""
+    if new.dedup is None or not new.dedup.extend or holder.held_until is None:
+        return None
+    return msgspec.structs.replace(holder, held_until=now + new.dedup.window)
+
+
+def creation_policy(verdict: Verdict) -> Policy | None:
+    """What the `created` event says of the admission; nothing for the plain case."""
+    if not verdict.replaced:
+        return None
+    return Policy(outcome=str(verdict.outcome), replaced_id=verdict.replaced[0])

@@ -1,0 +1,178 @@
+"""Decisions as data: a change is a list of guarded writes, of which the first that fits is made.
+
+`Change(job, cases)` is decided from a snapshot; the engine compares each case's guard with the
+stored job in the same atomic step that writes it. A change none of whose guards fits is refused
+and changes nothing, except that `ignored` may leave a trace in the journal.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from headrace.core.event import Policy
+from headrace.core.model import Job, LogEntry, Progress, TryError
+from headrace.core.states import FINAL, EventType, State, next_state
+
+
+class Guard(Struct, frozen=True, kw_only=True):
+    """What must hold at commit time."""
+
+    states: frozenset[State]
+    token: int | None = None
+    """The lease that must still be the newest; None where ownership does not matter."""
+    cancelling: bool | None = None
+    """Whether a cancel must, or must not, have been asked for meanwhile."""
+    lapsed_at: int | None = None
+    """The lease must have run out by this time."""
+    waits: bool = False
+    """The job must be waiting for its first try."""
+
+    def allows(self, job: Job) -> bool:
+        return (
+            job.state in self.states
+            and (self.token is None or self.token == job.token)
+            and (self.cancelling is None or self.cancelling == (job.cancelling is not None))
+            and (
+                self.lapsed_at is None
+                or (job.lease_until is not None and job.lease_until <= self.lapsed_at)
+            )
+            and (not self.waits or job.tries == 0)
+        )
+
+
+class Write(Struct, frozen=True, kw_only=True):
+    """What is written: the event, which names the next state, and the fields that change."""
+
+    event: EventType
+    at: int
+    run_at: int | UnsetType = UNSET
+    tries: int | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    deadline: int | UnsetType | None = UNSET
+    expires_at: int | UnsetType | None = UNSET
+    worker: str | UnsetType | None = UNSET
+    lease_until: int | UnsetType | None = UNSET
+    detached: bool | UnsetType = UNSET
+    cancelling: str | UnsetType | None = UNSET
+    waiting_on: int | UnsetType = UNSET
+    started_at: int | UnsetType | None = UNSET
+    result: msgspec.Raw | UnsetType | None = UNSET
+    error: TryError | UnsetType | None = UNSET
+    progress: Progress | UnsetType | None = UNSET
+    logs: tuple[LogEntry, ...] = ()
+    reason: str | None = None
+    policy: Policy | None = None
+    takeover: bool = False
+    """The key's slot was lost by its owner: counted on the key."""
+    clears: bool = False
+    """Forget the errors and logs of earlier tries."""
+    frees_dedup: bool = False
+    """Give the dedup key back now."""
+    discards: bool = False
+    """Delete the job after its event is in the journal."""
+
+
+class Case(Struct, frozen=True):
+    """One guarded write."""
+
+    guard: Guard
+    write: Write
+
+
+class Change(Struct, frozen=True):
+    """What is to become of `job`; the first case whose guard fits is made."""
+
+    job: Job
+    cases: tuple[Case, ...]
+    ignored: Write | None = None
+
+
+class Applied(Struct, frozen=True):
+    """The change was made (now, or by an earlier attempt whose answer was lost)."""
+
+    job: Job
+
+
+class NotApplied(Struct, frozen=True):
+    """The change was refused; `job` is how it stands, None if it does not exist."""
+
+    reason: str
+    job: Job | None
+
+
+Answer = Applied | NotApplied
+
+_LEAVES_LEASE = {"worker": None, "lease_until": None, "detached": False, "cancelling": None}
+
+
+_FIELDS = (
+    "run_at",
+    "tries",
+    "queue",
+    "type",
+    "priority",
+    "deadline",
+    "expires_at",
+    "worker",
+    "lease_until",
+    "detached",
+    "cancelling",
+    "waiting_on",
+    "started_at",
+    "result",
+    "error",
+    "progress",
+)
+
+
+def written(job: Job, write: Write, version: int) -> Job | None:
+    """The job after `write`, or None where the transition table does not allow it.
+
+    A job that leaves `active` gives up its lease; one that reaches a final state gets its end
+    time; one that comes back loses it. `stage` is left for the engine to place.
+    """
+    state = next_state(job.state, write.event)
+    if state is None:
+        return None
+    fields: dict[str, object] = {
+        "state": state,
+        "event": write.event,
+        "version": version,
+        "updated_at": write.at,
+    }
+    if state is not State.ACTIVE and job.state is State.ACTIVE:
+        fields.update(_LEAVES_LEASE)
+    if state is not job.state:
+        fields["finished_at"] = write.at if state in FINAL else None
+    for name in _FIELDS:
+        value = getattr(write, name)
+        if value is not UNSET:
+            fields[name] = value
+    if write.event is EventType.STARTED:
+        fields["token"] = version
+    return msgspec.structs.replace(job, **fields)
+
+
+def choose(change: Change, stored: Job) -> Write | None:
+    """The write of the first case whose guard fits the stored job."""
+    for case in change.cases:
+        if case.guard.allows(stored):
+            return case.write
+    return None
+
+
+def repeated(change: Change, stored: Job) -> bool:
+    """Whether an earlier attempt at this change was made and only its answer was lost.
+
+    Only the owner of a token writes with it, so the same event under the same token is ours.
+    """
+    return any(
+        case.guard.token is not None
+        and case.guard.token == stored.token
+        and case.write.event is stored.event
+        and case.write.at == stored.updated_at
+        for case in change.cases
+    )

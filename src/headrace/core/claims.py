@@ -1,0 +1,64 @@
+"""Claims: what is asked for, what is handed out, and the write that starts a job."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headrace.core.change import Write
+from headrace.core.model import Job
+from headrace.core.states import EventType
+
+
+class Share(Struct, frozen=True):
+    """Up to `at_most` jobs of one queue."""
+
+    queue: str
+    at_most: int
+
+
+class ClaimRequest(Struct, frozen=True, kw_only=True):
+    """Up to `limit` due jobs, looking at the shares in turn.
+
+    A queue may be named more than once: weights are a matter of how shares are laid out.
+    """
+
+    service: str
+    worker: str
+    shares: tuple[Share, ...]
+    limit: int
+    lease: int
+    now: int
+
+
+class Claimed(Struct, frozen=True):
+    """The jobs handed out, and when the next delayed one of these queues is due."""
+
+    jobs: tuple[Job, ...]
+    next_due: int | None = None
+
+
+class Lease(Struct, frozen=True):
+    """A lease to renew."""
+
+    job_id: str
+    seq: int
+    token: int
+
+
+class Renewal(Struct, frozen=True):
+    """Whether the lease is still held, and the reason if a cancel was asked for."""
+
+    held: bool
+    cancelling: str | None = None
+
+
+def started(job: Job, request: ClaimRequest) -> Write:
+    """The write that hands a job to a worker: the try is counted as it is delivered."""
+    return Write(
+        event=EventType.STARTED,
+        at=request.now,
+        tries=job.tries + 1,
+        worker=request.worker,
+        lease_until=request.now + request.lease,
+        started_at=request.now,
+    )

@@ -1,0 +1,266 @@
+"""Outcomes: what a handler's run amounts to, and the change that follows from it.
+
+`settle(job, outcome, …)` is the only road from a run to a write; rescue and detached completion
+take it too.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core import retry
+from headrace.core.change import Case, Change, Guard, Write
+from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, OnLost, TryError
+from headrace.core.queue import QueueSettings
+from headrace.core.states import EventType, State
+
+_ACTIVE = frozenset({State.ACTIVE})
+
+
+class Problem(Struct, frozen=True):
+    """An error before it is tied to a try: its type, message and traceback."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Completed(Struct, frozen=True):
+    """The handler returned."""
+
+    result: msgspec.Raw | None = None
+
+
+class Failed(Struct, frozen=True):
+    """The handler raised. `after` is the delay that it or its task asks for, if any."""
+
+    problem: Problem
+    after: int | None = None
+
+
+class Uncounted(Struct, frozen=True):
+    """The handler raised something that is not a failure: tried again, the try not counted."""
+
+    problem: Problem
+    after: int | None = None
+
+
+class Terminated(Struct, frozen=True):
+    """The job fails at once."""
+
+    problem: Problem
+
+
+class Snoozed(Struct, frozen=True):
+    """The handler gave the job back until a later time; the try does not count."""
+
+    until: int
+
+
+class Cancelled(Struct, frozen=True):
+    """The handler was cancelled or ended its job itself."""
+
+    reason: str = ""
+
+
+class Expired(Struct, frozen=True):
+    """The deadline came before the handler was done."""
+
+
+class Detached(Struct, frozen=True):
+    """The handler returned, but the job stays active until someone with its token settles it."""
+
+    until: int
+
+
+class Moved(Struct, frozen=True):
+    """The job goes on in another queue, as another type, now or later."""
+
+    queue: str
+    type: str | None = None
+    run_at: int = 0
+    result: msgspec.Raw | None = None
+
+
+class Returned(Struct, frozen=True):
+    """The worker stopped before the handler was done; the try does not count."""
+
+
+class Lost(Struct, frozen=True):
+    """The owner's lease ran out. `contended`: another job of the key is waiting."""
+
+    contended: bool = False
+
+
+Outcome = (
+    Completed
+    | Failed
+    | Uncounted
+    | Terminated
+    | Snoozed
+    | Cancelled
+    | Expired
+    | Detached
+    | Moved
+    | Returned
+    | Lost
+)
+
+
+def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueSettings) -> Change:
+    """The change that `outcome` makes of `job`, held by its present token.
+
+    A cancel that was asked for meanwhile wins over everything but an end of the job: a handler
+    that finished has finished.
+    """
+    write = _write(job, outcome, now, chance, settings)
+    lapsed = now if isinstance(outcome, Lost) else None
+    if write.event in _ENDS:
+        cases = (_case(job, write, None, lapsed),)
+    else:
+        cancelled = _kept(Write(event=EventType.CANCELLED, at=now, reason=job.cancelling), settings)
+        cases = (_case(job, write, False, lapsed), _case(job, cancelled, True, lapsed))
+    ignored = Write(event=EventType.STALE_COMPLETION_IGNORED, at=now, reason=str(write.event))
+    return Change(job, cases, None if isinstance(outcome, Lost) else ignored)
+
+
+_ENDS = frozenset(
+    {
+        EventType.COMPLETED,
+        EventType.FAILED,
+        EventType.DEAD,
+        EventType.CANCELLED,
+        EventType.EXPIRED,
+        EventType.STALE,
+    }
+)
+
+
+def _case(job: Job, write: Write, cancelling: bool | None, lapsed: int | None) -> Case:
+    guard = Guard(states=_ACTIVE, token=job.token, cancelling=cancelling, lapsed_at=lapsed)
+    return Case(guard, write)
+
+
+def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueSettings) -> Write:
+    match outcome:
+        case Completed(result=result):
+            write = Write(event=EventType.COMPLETED, at=now, result=result, error=None)
+        case Failed(problem=problem, after=after):
+            return _failed(job, problem, after, now, chance, settings)
+        case Uncounted(problem=problem, after=after):
+            delay = _delay(job, after, chance, settings)
+            return Write(
+                event=EventType.RETRY,
+                at=now,
+                run_at=now + delay,
+                tries=job.tries - 1,
+                error=_error(job, problem, now),
+                reason="not counted",
+            )
+        case Terminated(problem=problem):
+            write = Write(event=EventType.FAILED, at=now, error=_error(job, problem, now))
+        case Snoozed(until=until):
+            return Write(
+                event=EventType.SNOOZED, at=now, run_at=max(until, now), tries=job.tries - 1
+            )
+        case Cancelled(reason=reason):
+            write = Write(
+                event=EventType.CANCELLED, at=now, reason=reason or job.cancelling or None
+            )
+        case Expired():
+            write = Write(event=EventType.EXPIRED, at=now, reason="deadline passed while running")
+        case Detached(until=until):
+            return Write(event=EventType.DETACHED, at=now, detached=True, lease_until=until)
+        case Moved(queue=queue, type=type, run_at=run_at, result=result):
+            return Write(
+                event=EventType.MOVED,
+                at=now,
+                queue=queue,
+                type=type or job.type,
+                run_at=max(run_at, now),
+                tries=0,
+                error=None,
+                result=job.result if result is None else result,
+                clears=True,
+            )
+        case Returned():
+            return Write(event=EventType.RETURNED, at=now, run_at=now, tries=job.tries - 1)
+        case Lost(contended=contended):
+            return _lost(job, contended, now, chance, settings)
+        case _:
+            assert_never(outcome)
+    return _kept(write, settings)
+
+
+def _failed(
+    job: Job,
+    problem: Problem,
+    after: int | None,
+    now: int,
+    chance: float,
+    settings: QueueSettings,
+) -> Write:
+    error = _error(job, problem, now)
+    if job.tries >= job.max_tries:
+        return _exhausted(error, now, settings)
+    delay = _delay(job, after, chance, settings)
+    return Write(event=EventType.RETRY, at=now, run_at=now + delay, error=error)
+
+
+def _lost(job: Job, contended: bool, now: int, chance: float, settings: QueueSettings) -> Write:
+    if job.detached:
+        problem = Problem("DetachedTimeout", "nobody settled the detached job in time")
+        return _failed(job, problem, None, now, chance, settings)
+    if job.deadline is not None and job.deadline <= now:
+        return _kept(
+            Write(
+                event=EventType.EXPIRED,
+                at=now,
+                reason="deadline passed; its worker is gone",
+                takeover=True,
+            ),
+            settings,
+        )
+    error = _error(
+        job, Problem("LeaseLost", f"worker {job.worker} stopped renewing its lease"), now
+    )
+    if contended and job.key and job.key.on_lost is OnLost.FAIL_STALE:
+        return _kept(Write(event=EventType.STALE, at=now, error=error, takeover=True), settings)
+    if job.tries >= job.max_tries:
+        return msgspec.structs.replace(_exhausted(error, now, settings), takeover=True)
+    return Write(event=EventType.RETRY, at=now, run_at=now, error=error, takeover=True)
+
+
+def _exhausted(error: TryError, now: int, settings: QueueSettings) -> Write:
+    event = EventType.DEAD if settings.dead_letters else EventType.FAILED
+    return _kept(Write(event=event, at=now, error=error), settings)
+
+
+def _delay(job: Job, after: int | None, chance: float, settings: QueueSettings) -> int:
+    if after is not None:
+        return max(0, after)
+    return max(0, (job.spec.retry or settings.retry).delay(job.tries, chance))
+
+
+def _error(job: Job, problem: Problem, now: int) -> TryError:
+    trace = problem.traceback
+    if len(trace) > MAX_TRACEBACK:
+        half = MAX_TRACEBACK // 2
+        trace = f"{trace[:half]}\n… {len(trace) - 2 * half} characters left out …\n{trace[-half:]}"
+    return TryError(now, job.tries, problem.type, problem.message[:MAX_MESSAGE], trace)
+
+
+def _kept(write: Write, settings: QueueSettings) -> Write:
+    """The same write, deleting the job at once where retention says so."""
+    state = State(str(write.event))
+    if settings.kept(state).age == 0 or settings.kept(state).count == 0:
+        return msgspec.structs.replace(write, discards=True)
+    return write
+
+
+def custom_delay(function: retry.RetryFunction, number: int, error: BaseException) -> int:
+    """The delay that a task's own callable asks for, in milliseconds."""
+    return max(0, round(function(number, error) * 1000))

@@ -1,0 +1,1 @@
+"""Engines: small transactional machines that commit what core decides."""

@@ -1,0 +1,97 @@
+"""Bells: wake-ups within one process, from any thread to any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+EVERYTHING = "*"
+"""Rings every bell: used when what happened is not known in detail."""
+
+
+class HubBell:
+    """A bell of one event loop. Rings are remembered until the next wait."""
+
+    def __init__(self, hub: BellHub, topics: frozenset[str]) -> None:
+        self._hub, self.topics = hub, topics
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._rung = False
+
+    def ring(self) -> None:
+        """Called from any thread."""
+        if self._rung:
+            return
+        self._rung = True
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            self._hub.remove(self)  # its event loop is closed: nobody can be waiting
+
+    async def wait(self, timeout: float | None) -> bool:
+        if not self._event.is_set():
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._event.wait()
+            except TimeoutError:
+                return False
+        self._event.clear()
+        # A ring between these two lines sets the event again; the other order would lose it.
+        self._rung = False
+        return True
+
+    def close(self) -> None:
+        self._hub.remove(self)
+
+
+class BellHub:
+    """All bells of a process by topic. `on_change` is told when the first bell comes or the last
+    one goes."""
+
+    def __init__(self, on_change: Callable[[bool], None] | None = None) -> None:
+        self._bells: defaultdict[str, set[HubBell]] = defaultdict(set)
+        self._lock = threading.Lock()
+        self._on_change = on_change
+        self._count = 0
+
+    def listen(self, topics: frozenset[str]) -> HubBell:
+        bell = HubBell(self, topics)
+        with self._lock:
+            for topic in topics:
+                self._bells[topic].add(bell)
+            self._count += 1
+            first = self._count == 1
+        if first and self._on_change:
+            self._on_change(True)
+        return bell
+
+    def remove(self, bell: HubBell) -> None:
+        with self._lock:
+            known = False
+            for topic in bell.topics:
+                bells = self._bells.get(topic)
+                if bells and bell in bells:
+                    known = True
+                    bells.discard(bell)
+                    if not bells:
+                        del self._bells[topic]
+            self._count -= known
+            last = known and self._count == 0
+        if last and self._on_change:
+            self._on_change(False)
+
+    def ring(self, topics: Iterable[str]) -> None:
+        """Rings the bells of these topics; called from any thread."""
+        with self._lock:
+            if not self._bells:
+                return
+            if EVERYTHING in (topics := set(topics)):
+                bells = {bell for group in self._bells.values() for bell in group}
+            elif len(topics) < len(self._bells):
+                bells = {bell for t in topics for bell in self._bells.get(t, ())}
+            else:
+                bells = {bell for t, group in self._bells.items() if t in topics for bell in group}
+        for bell in bells:
+            bell.ring()
