@@ -1,1 +1,117 @@
-"""Durable background jobs for Python."""
+"""Durable background jobs for Python: one SQLite file on a laptop, a cluster for scale.
+
+from headrace import App
+
+app = App("sqlite:jobs.db")
+
+@app.task(queue="mail")
+async def welcome(address: str) -> str:
+    return f"sent to {address}"
+
+ref = await welcome.enqueue("ada@example.org")
+print(await ref.result(timeout=10))
+"""
+
+from headrace.app.app import App
+from headrace.app.jobref import JobRef, Snapshot
+from headrace.app.options import Debounce, JobOptions, KeepLast, Throttle
+from headrace.app.queues import Queue, QueueInfo
+from headrace.app.task import Prepared, Submission, Task
+from headrace.core.admission import Outcome
+from headrace.core.errors import (
+    AppClosed,
+    DuplicateJob,
+    EngineError,
+    EngineUnavailable,
+    EnqueueRefused,
+    HeadraceError,
+    InvalidValue,
+    JobFailed,
+    JobNotFound,
+    KeyBusy,
+    MigrationNeeded,
+    PayloadTooLarge,
+    QueueFull,
+    Refused,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooNew,
+    UndecodablePayload,
+    UnencodableValue,
+    UnknownParent,
+    UnknownTask,
+)
+from headrace.core.model import Job, OnLost, OnParentFailure, WhenFull
+from headrace.core.queue import QueueSettings, Retention
+from headrace.core.retry import AtOnce, Exponential, Linear, Steps
+from headrace.core.signals import Cancel, Retry, Snooze, Terminate
+from headrace.core.states import State
+from headrace.runtime.context import Detached, JobContext, current_job
+from headrace.runtime.handler import Middleware, chain, provided
+from headrace.runtime.worker import Worker, WorkerOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "AppClosed",
+    "AtOnce",
+    "Cancel",
+    "Debounce",
+    "Detached",
+    "DuplicateJob",
+    "EngineError",
+    "EngineUnavailable",
+    "EnqueueRefused",
+    "Exponential",
+    "HeadraceError",
+    "InvalidValue",
+    "Job",
+    "JobContext",
+    "JobFailed",
+    "JobNotFound",
+    "JobOptions",
+    "JobRef",
+    "KeepLast",
+    "KeyBusy",
+    "Linear",
+    "Middleware",
+    "MigrationNeeded",
+    "OnLost",
+    "OnParentFailure",
+    "Outcome",
+    "PayloadTooLarge",
+    "Prepared",
+    "Queue",
+    "QueueFull",
+    "QueueInfo",
+    "QueueSettings",
+    "Refused",
+    "Retention",
+    "Retry",
+    "Snapshot",
+    "Snooze",
+    "State",
+    "Steps",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreTooNew",
+    "Submission",
+    "Task",
+    "Terminate",
+    "Throttle",
+    "UndecodablePayload",
+    "UnencodableValue",
+    "UnknownParent",
+    "UnknownTask",
+    "WhenFull",
+    "Worker",
+    "WorkerOptions",
+    "chain",
+    "current_job",
+    "provided",
+]

@@ -17,8 +17,14 @@ def cancel(job: Job, now: int, reason: str) -> Change:
     """
     ended = Write(event=EventType.CANCELLED, at=now, reason=reason)
     asked = Write(event=EventType.CANCELLING, at=now, cancelling=reason, reason=reason)
-    running = Case(Guard(states=_ACTIVE), ended if job.detached else asked)
-    return Change(job, (Case(Guard(states=WAITING), ended), running))
+    return Change(
+        job,
+        (
+            Case(Guard(states=WAITING), ended),
+            Case(Guard(states=_ACTIVE, detached=True), ended),
+            Case(Guard(states=_ACTIVE, detached=False), asked),
+        ),
+    )
 
 
 def retry(job: Job, now: int, states: frozenset[State] = REVIVABLE) -> Change:
@@ -58,7 +64,7 @@ def dismiss(job: Job, now: int, reason: str | None = None) -> Change:
 def expire(job: Job, now: int) -> Change:
     """Ends a waiting job whose deadline or time to live has passed."""
     write = Write(event=EventType.EXPIRED, at=now, reason="not started in time")
-    return Change(job, (Case(Guard(states=WAITING), write),))
+    return Change(job, (Case(Guard(states=WAITING, expired_at=now), write),))
 
 
 def skip(job: Job, now: int, reason: str) -> Change:

@@ -96,7 +96,7 @@ def admit(new: NewJob, facts: Facts, now: int) -> Verdict:
         refusal, behind = _dedup(new, facts, now, replaced)
         if refusal:
             return refusal
-    if new.key and not replaced:
+    if new.key and not (replaced and _same_key(new, facts.holder_job)):
         refusal = _depth(new, facts, replaced)
         if refusal:
             return refusal
@@ -104,15 +104,30 @@ def admit(new: NewJob, facts: Facts, now: int) -> Verdict:
     if limit is not None and facts.waiting - len(replaced) >= limit:
         if facts.settings.discard is Discard.NEW or facts.oldest_waiting is None:
             return Verdict(Outcome.REJECTED, new.id, "queue-full")
-        replaced.append(facts.oldest_waiting)
+        if facts.oldest_waiting not in replaced:
+            replaced.append(facts.oldest_waiting)
+    behind_id = behind.id if behind else None
     return Verdict(
         Outcome.REPLACED if replaced else Outcome.ACCEPTED,
         new.id,
         replaced=tuple(replaced),
-        job=_created(new, facts, behind),
-        behind=behind.id if behind else None,
+        job=_created(new, facts, behind_id),
+        behind=behind_id,
         then=_broken(new, facts, now) if new.depends_on else None,
     )
+
+
+def reconsidered(verdict: Verdict, new: NewJob, facts: Facts, now: int) -> Verdict:
+    """The verdict once the replaced jobs have ended: parents of the new job may be among them,
+    or have ended with them."""
+    return msgspec.structs.replace(
+        verdict, job=_created(new, facts, verdict.behind), then=_broken(new, facts, now)
+    )
+
+
+def _same_key(new: NewJob, other: Job | None) -> bool:
+    """Whether `other` gives up a place of the key that the new job takes."""
+    return bool(new.key and other and other.key and other.key.hash == new.key.hash)
 
 
 def _dedup(
@@ -165,7 +180,7 @@ def _depth(new: NewJob, facts: Facts, replaced: list[str]) -> Verdict | None:
             return None
 
 
-def _created(new: NewJob, facts: Facts, behind: Job | None) -> Job:
+def _created(new: NewJob, facts: Facts, behind: str | None) -> Job:
     """The job in its first state, but for the sequence, which only the engine knows."""
     settings = facts.settings
     states = [
@@ -173,7 +188,9 @@ def _created(new: NewJob, facts: Facts, behind: Job | None) -> Job:
         for parent in facts.parents.values()
         if parent is not None
     ]
-    unsatisfied = len(states) - states.count(EdgeState.SATISFIED) + (behind is not None)
+    unsatisfied = len(states) - states.count(EdgeState.SATISFIED)
+    if behind is not None and behind not in new.depends_on:
+        unsatisfied += 1
     limits = (
         new.deadline,
         None if new.ttl is None else new.created_at + new.ttl,

@@ -2,17 +2,20 @@
 
 `Change(job, cases)` is decided from a snapshot; the engine compares each case's guard with the
 stored job in the same atomic step that writes it. A change none of whose guards fits is refused
-and changes nothing, except that `ignored` may leave a trace in the journal.
+and changes nothing, except that it may leave a trace in the journal.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from headrace.core.event import Policy
-from headrace.core.model import Job, LogEntry, Progress, TryError
-from headrace.core.states import FINAL, EventType, State, next_state
+from headrace.core.model import Job, LogEntry, Progress, Stage, TryError
+from headrace.core.states import CLAIMABLE, FINAL, EventType, State, next_state
 
 
 class Guard(Struct, frozen=True, kw_only=True):
@@ -27,6 +30,10 @@ class Guard(Struct, frozen=True, kw_only=True):
     """The lease must have run out by this time."""
     waits: bool = False
     """The job must be waiting for its first try."""
+    expired_at: int | None = None
+    """The time by which the job had to start or end must have come by this time."""
+    detached: bool | None = None
+    """Whether the job must, or must not, be active outside its handler."""
 
     def allows(self, job: Job) -> bool:
         return (
@@ -38,6 +45,11 @@ class Guard(Struct, frozen=True, kw_only=True):
                 or (job.lease_until is not None and job.lease_until <= self.lapsed_at)
             )
             and (not self.waits or job.tries == 0)
+            and (
+                self.expired_at is None
+                or (job.expires_at is not None and job.expires_at <= self.expired_at)
+            )
+            and (self.detached is None or self.detached == job.detached)
         )
 
 
@@ -87,7 +99,8 @@ class Change(Struct, frozen=True):
 
     job: Job
     cases: tuple[Case, ...]
-    ignored: Write | None = None
+    leaves_trace: bool = False
+    """A refusal is journaled as `stale_completion_ignored`."""
 
 
 class Applied(Struct, frozen=True):
@@ -107,7 +120,6 @@ Answer = Applied | NotApplied
 
 _LEAVES_LEASE = {"worker": None, "lease_until": None, "detached": False, "cancelling": None}
 
-
 _FIELDS = (
     "run_at",
     "tries",
@@ -126,34 +138,36 @@ _FIELDS = (
     "error",
     "progress",
 )
+_values = attrgetter(*_FIELDS)
 
 
 def written(job: Job, write: Write, version: int) -> Job | None:
     """The job after `write`, or None where the transition table does not allow it.
 
     A job that leaves `active` gives up its lease; one that reaches a final state gets its end
-    time; one that comes back loses it. `stage` is left for the engine to place.
+    time; one that comes back loses it. The stage of a claimable job is left for the engine.
     """
     state = next_state(job.state, write.event)
     if state is None:
         return None
     fields: dict[str, object] = {
-        "state": state,
-        "event": write.event,
-        "version": version,
-        "updated_at": write.at,
+        name: value
+        for name, value in zip(_FIELDS, _values(write), strict=True)
+        if value is not UNSET
     }
-    if state is not State.ACTIVE and job.state is State.ACTIVE:
-        fields.update(_LEAVES_LEASE)
+    fields["state"] = state
+    fields["event"] = write.event
+    fields["version"] = version
+    fields["updated_at"] = write.at
     if state is not job.state:
+        if job.state is State.ACTIVE:
+            fields = _LEAVES_LEASE | fields
         fields["finished_at"] = write.at if state in FINAL else None
-    for name in _FIELDS:
-        value = getattr(write, name)
-        if value is not UNSET:
-            fields[name] = value
+        if state not in CLAIMABLE:
+            fields["stage"] = Stage.NONE
     if write.event is EventType.STARTED:
         fields["token"] = version
-    return msgspec.structs.replace(job, **fields)
+    return replace(job, **fields)
 
 
 def choose(change: Change, stored: Job) -> Write | None:
@@ -168,10 +182,12 @@ def repeated(change: Change, stored: Job) -> bool:
     """Whether an earlier attempt at this change was made and only its answer was lost.
 
     Only the owner of a token writes with it, so the same event under the same token is ours.
+    Without a token it is the same event at the same time, made since the change was decided.
     """
+    if stored.version <= change.job.version:
+        return False
     return any(
-        case.guard.token is not None
-        and case.guard.token == stored.token
+        case.guard.token in (None, stored.token)
         and case.write.event is stored.event
         and case.write.at == stored.updated_at
         for case in change.cases

@@ -53,7 +53,10 @@ class Renewal(Struct, frozen=True):
 
 
 def started(job: Job, request: ClaimRequest) -> Write:
-    """The write that hands a job to a worker: the try is counted as it is delivered."""
+    """The write that hands a job to a worker: the try is counted as it is delivered.
+
+    A time to live is kept by starting in time; from here on only the deadline can expire the job.
+    """
     return Write(
         event=EventType.STARTED,
         at=request.now,
@@ -61,4 +64,5 @@ def started(job: Job, request: ClaimRequest) -> Write:
         worker=request.worker,
         lease_until=request.now + request.lease,
         started_at=request.now,
+        expires_at=job.deadline,
     )

@@ -31,6 +31,16 @@ def released(at: int, run_at: int) -> Write:
     return Write(event=EventType.RELEASED, at=at, waiting_on=0, run_at=max(at, run_at))
 
 
+def still_waiting(at: int, waiting_on: int) -> Write:
+    """The dependent was brought back, but parents that it waited for have not ended."""
+    return Write(
+        event=EventType.BLOCKED,
+        at=at,
+        waiting_on=waiting_on,
+        reason="it waits for its parents again",
+    )
+
+
 def unreachable(at: int, parent_id: str, parent: State) -> Write:
     """A parent broke the edge: the dependent ends, and so do its own dependents."""
     return Write(event=EventType.UNREACHABLE, at=at, reason=f"parent {parent_id} ended {parent}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -57,9 +57,12 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: Policy | None = None
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def rfc3339(at: int) -> str:
     """Milliseconds since the epoch as RFC 3339 in UTC."""
-    moment = datetime.fromtimestamp(at / 1000, UTC)
+    moment = _EPOCH + timedelta(milliseconds=at)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import cast
@@ -14,13 +15,19 @@ from headrace.core.model import JSON, WhenFull
 
 Scalar = str | int | float | bool
 
+_INDEX = re.compile("0|[1-9][0-9]*")
+"""A place in an array as JSON pointers write it: no sign, no leading zero."""
 
-def resolve(template: Sequence[str], payload: JSON) -> tuple[Scalar, ...]:
+
+def resolve(template: Sequence[Scalar], payload: JSON) -> tuple[Scalar, ...]:
     """The segments of a template: constants as they are, JSON pointers (`/tenant`) looked up."""
     if not template:
         raise InvalidValue("key", "the template is empty; give constants and JSON pointers")
     return tuple(
-        _pointed(segment, payload) if segment.startswith("/") else segment for segment in template
+        _pointed(segment, payload)
+        if isinstance(segment, str) and segment.startswith("/")
+        else segment
+        for segment in template
     )
 
 
@@ -38,11 +45,14 @@ def _step(value: JSON, part: str, pointer: str) -> JSON:
     try:
         if isinstance(value, dict):
             return cast(dict[str, JSON], value)[part]
-        if isinstance(value, list):
+        if isinstance(value, list) and _INDEX.fullmatch(part):
             return cast(list[JSON], value)[int(part)]
-    except (KeyError, IndexError, ValueError):
+    except (KeyError, IndexError):
         pass
-    raise InvalidValue("key", f"the payload has nothing at {pointer!r}")
+    raise InvalidValue(
+        "key",
+        f"the payload has nothing at {pointer!r}; an argument left to its default is not in it",
+    )
 
 
 def name_of(segments: Sequence[Scalar]) -> str:

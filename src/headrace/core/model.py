@@ -214,8 +214,11 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def position(self) -> int:
-        """The place within queue and priority: by due time, then by order of creation."""
-        place = self.run_at << 20 | self.seq & 0xFFFFF
+        """The place within queue and priority: by due time, then by order of creation.
+
+        It fits 64 bits whatever the due time: those after the year 2248 are all the same here.
+        """
+        place = min(self.run_at, (1 << 43) - 1) << 20 | self.seq & 0xFFFFF
         return -place if self.spec.lifo else place
 
     def shown(self, now: int, paused: bool = False) -> str:

@@ -15,7 +15,7 @@ from headrace.core import retry
 from headrace.core.change import Case, Change, Guard, Write
 from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, OnLost, TryError
 from headrace.core.queue import QueueSettings
-from headrace.core.states import EventType, State
+from headrace.core.states import EventType, State, next_state
 
 _ACTIVE = frozenset({State.ACTIVE})
 
@@ -28,55 +28,55 @@ class Problem(Struct, frozen=True):
     traceback: str = ""
 
 
-class Completed(Struct, frozen=True):
+class Completed(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The handler returned."""
 
     result: msgspec.Raw | None = None
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The handler raised. `after` is the delay that it or its task asks for, if any."""
 
     problem: Problem
     after: int | None = None
 
 
-class Uncounted(Struct, frozen=True):
+class Uncounted(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The handler raised something that is not a failure: tried again, the try not counted."""
 
     problem: Problem
     after: int | None = None
 
 
-class Terminated(Struct, frozen=True):
+class Terminated(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The job fails at once."""
 
     problem: Problem
 
 
-class Snoozed(Struct, frozen=True):
+class Snoozed(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The handler gave the job back until a later time; the try does not count."""
 
     until: int
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The handler was cancelled or ended its job itself."""
 
     reason: str = ""
 
 
-class Expired(Struct, frozen=True):
+class Expired(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The deadline came before the handler was done."""
 
 
-class Detached(Struct, frozen=True):
+class Detached(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The handler returned, but the job stays active until someone with its token settles it."""
 
     until: int
 
 
-class Moved(Struct, frozen=True):
+class Moved(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The job goes on in another queue, as another type, now or later."""
 
     queue: str
@@ -85,11 +85,11 @@ class Moved(Struct, frozen=True):
     result: msgspec.Raw | None = None
 
 
-class Returned(Struct, frozen=True):
+class Returned(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The worker stopped before the handler was done; the try does not count."""
 
 
-class Lost(Struct, frozen=True):
+class Lost(Struct, frozen=True, tag=True, tag_field="outcome"):
     """The owner's lease ran out. `contended`: another job of the key is waiting."""
 
     contended: bool = False
@@ -123,8 +123,7 @@ def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
     else:
         cancelled = _kept(Write(event=EventType.CANCELLED, at=now, reason=job.cancelling), settings)
         cases = (_case(job, write, False, lapsed), _case(job, cancelled, True, lapsed))
-    ignored = Write(event=EventType.STALE_COMPLETION_IGNORED, at=now, reason=str(write.event))
-    return Change(job, cases, None if isinstance(outcome, Lost) else ignored)
+    return Change(job, cases, leaves_trace=lapsed is None)
 
 
 _ENDS = frozenset(
@@ -173,6 +172,8 @@ def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
         case Expired():
             write = Write(event=EventType.EXPIRED, at=now, reason="deadline passed while running")
         case Detached(until=until):
+            if job.deadline is not None:
+                until = min(until, job.deadline)
             return Write(event=EventType.DETACHED, at=now, detached=True, lease_until=until)
         case Moved(queue=queue, type=type, run_at=run_at, result=result):
             return Write(
@@ -211,19 +212,20 @@ def _failed(
 
 
 def _lost(job: Job, contended: bool, now: int, chance: float, settings: QueueSettings) -> Write:
-    if job.detached:
-        problem = Problem("DetachedTimeout", "nobody settled the detached job in time")
-        return _failed(job, problem, None, now, chance, settings)
     if job.deadline is not None and job.deadline <= now:
+        gone = "nobody settled it" if job.detached else "its worker is gone"
         return _kept(
             Write(
                 event=EventType.EXPIRED,
                 at=now,
-                reason="deadline passed; its worker is gone",
-                takeover=True,
+                reason=f"deadline passed; {gone}",
+                takeover=not job.detached,
             ),
             settings,
         )
+    if job.detached:
+        problem = Problem("DetachedTimeout", "nobody settled the detached job in time")
+        return _failed(job, problem, None, now, chance, settings)
     error = _error(
         job, Problem("LeaseLost", f"worker {job.worker} stopped renewing its lease"), now
     )
@@ -255,8 +257,8 @@ def _error(job: Job, problem: Problem, now: int) -> TryError:
 
 def _kept(write: Write, settings: QueueSettings) -> Write:
     """The same write, deleting the job at once where retention says so."""
-    state = State(str(write.event))
-    if settings.kept(state).age == 0 or settings.kept(state).count == 0:
+    kept = settings.kept(next_state(State.ACTIVE, write.event) or State.DISMISSED)
+    if kept.age == 0 or kept.count == 0:
         return msgspec.structs.replace(write, discards=True)
     return write
 

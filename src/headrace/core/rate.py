@@ -16,6 +16,8 @@ def allowed(limit: RateLimit, arrival: int, now: int) -> int:
 
 def advanced(limit: RateLimit, arrival: int, now: int, started: int) -> int:
     """The arrival time after `started` more starts."""
+    if limit.count == 0:
+        return arrival
     return max(arrival, now * 1000) + _spacing(limit) * started
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from headrace.core.errors import InvalidValue
+
 
 class Signal(Exception):
     """The root of the signals. Not an error: middleware should let it pass."""
@@ -32,6 +34,8 @@ class Snooze(Signal):
 
     def __init__(self, *, until: datetime | None = None, seconds: float | timedelta = 0) -> None:
         super().__init__()
+        if until is not None and until.tzinfo is None:
+            raise InvalidValue("until", f"{until!r} has no time zone; e.g. datetime.now(UTC)")
         self.until, self.seconds = until, seconds
 
 

@@ -14,6 +14,8 @@ from types import MappingProxyType
 class State(StrEnum):
     """The stored states."""
 
+    __hash__ = str.__hash__  # enum's own is a Python call, and every table look-up pays it
+
     PENDING = "pending"
     BLOCKED = "blocked"
     ACTIVE = "active"
@@ -31,6 +33,8 @@ class State(StrEnum):
 
 class EventType(StrEnum):
     """What can happen to a job; each writes one entry to the journal."""
+
+    __hash__ = str.__hash__
 
     CREATED = "created"
     BLOCKED = "blocked"
@@ -99,6 +103,7 @@ def _transitions() -> dict[tuple[State | None, EventType], State]:
         (s.BLOCKED, e.RELEASED): s.PENDING,
         (s.BLOCKED, e.UNREACHABLE): s.UNREACHABLE,
         (s.UNREACHABLE, e.BLOCKED): s.BLOCKED,
+        (s.PENDING, e.BLOCKED): s.BLOCKED,
         (s.PENDING, e.STARTED): s.ACTIVE,
         (s.RETRY, e.STARTED): s.ACTIVE,
         (s.ACTIVE, e.RETRY): s.RETRY,

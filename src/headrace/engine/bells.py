@@ -37,9 +37,10 @@ class HubBell:
                     await self._event.wait()
             except TimeoutError:
                 return False
-        self._event.clear()
-        # A ring between these two lines sets the event again; the other order would lose it.
         self._rung = False
+        # A ring between these two lines sets the event in a later round of the loop, so it is not
+        # lost; in the other order it would find `_rung` set and do nothing.
+        self._event.clear()
         return True
 
     def close(self) -> None:

@@ -138,7 +138,8 @@ class Ledger:
         )
 
     def _admit(self, new: NewJob, now: int) -> Verdict:
-        verdict = admission.admit(new, self._facts(new), now)
+        facts = self._facts(new)
+        verdict = admission.admit(new, facts, now)
         records = self._records
         if verdict.job is None or verdict.job.version:
             self._extend_window(new, verdict, now)
@@ -147,6 +148,10 @@ class Ledger:
             replaced = records.job(replaced_id)
             if replaced is not None:
                 self._carry_out(actions.skip(replaced, now, f"replaced by {new.id}"), replaced)
+        if verdict.replaced and new.depends_on:
+            facts.parents = {parent: records.job(parent) for parent in new.depends_on}
+            verdict = admission.reconsidered(verdict, new, facts, now)
+        assert verdict.job
         seq = records.next_seq()
         job = msgspec.structs.replace(verdict.job, seq=seq, version=seq)
         policy = admission.creation_policy(verdict)
@@ -324,15 +329,17 @@ class Ledger:
                 return Applied(after)
         if repeated(change, stored):
             return Applied(stored)
-        if change.ignored is not None:
-            self._note(stored, change.ignored)
+        if change.leaves_trace:
+            self._note(stored, change.cases[0].write)
         return NotApplied(_why(change, stored), stored)
 
-    def _note(self, job: Job, write: Write) -> None:
-        """Leaves a trace in the journal and the job as it is."""
-        event = self._event(job, job, write, None)
+    def _note(self, job: Job, refused: Write) -> None:
+        """Leaves a trace of a refused write in the journal, and the job as it is."""
+        event = EventType.STALE_COMPLETION_IGNORED
+        write = Write(event=event, at=refused.at, reason=str(refused.event))
+        seen = self._event(job, job, write, None)
         seq = self._records.next_seq()
-        self._records.record(msgspec.structs.replace(event, seq=seq, at=write.at), job)
+        self._records.record(msgspec.structs.replace(seen, seq=seq, at=write.at), job)
         self.topics.add(JOURNAL_TOPIC)
 
     def _dedup_taken(self, job: Job) -> bool:
@@ -367,9 +374,11 @@ class Ledger:
         if new.state in FINAL:
             self._end(job, new, write)
         elif write.event is EventType.RETRIED:
-            self._revive(new, write)
+            new = self._revive(new, write)
         elif write.frees_dedup and new.spec.dedup:
-            records.set_holder(new.service, new.spec.dedup.key, None)
+            holder = records.holder(new.service, new.spec.dedup.key)
+            if holder and holder.job_id == new.id:
+                records.set_holder(new.service, new.spec.dedup.key, None)
         return new
 
     def _place(self, old: Job | None, new: Job, now: int) -> Job:
@@ -380,6 +389,8 @@ class Ledger:
             self._count_key(new, was_active, was_waiting)
         if new.state in CLAIMABLE:
             stage = self._stage(new, now)
+            if stage is Stage.READY and new.key and was_active and self._overtakes(new):
+                stage = Stage.PARKED
             if stage is not Stage.PARKED:
                 self.topics.add(work_topic(new.service, new.queue))
         else:
@@ -394,7 +405,7 @@ class Ledger:
             settings = self._records.settings(old.service, old.queue)
             if settings.max_active is not None:
                 self.topics.add(work_topic(old.service, old.queue))
-        if new.key and (was_active or (was_waiting and new.stage is not Stage.PARKED)):
+        if new.key and (was_active or was_waiting):
             self._later(lambda: self._refill(new))
         return new
 
@@ -406,6 +417,15 @@ class Ledger:
             if keys.parks(row.active, self._records.ready_ahead(job), job.key.max_active):
                 return Stage.PARKED
         return Stage.READY
+
+    def _overtakes(self, job: Job) -> bool:
+        """Whether a job that gives its slot back would take it again before its turn."""
+        assert job.key
+        return any(
+            head.queue == job.queue
+            and (head.priority, head.position) < (job.priority, job.position)
+            for head in self._records.parked(job.service, job.key.hash)
+        )
 
     def _count_key(self, job: Job, was_active: bool, was_waiting: bool) -> None:
         assert job.key
@@ -451,17 +471,28 @@ class Ledger:
                 and holder.job_id == new.id
                 and (holder.held_until is None or holder.held_until <= write.at)
             ):
-                records.set_holder(new.service, new.spec.dedup.key, None)
+                owner = self._behind(old)
+                lives = owner is not None and owner.state not in FINAL
+                back = Holder(owner.id) if owner and lives else None
+                records.set_holder(new.service, new.spec.dedup.key, back)
         if old.state not in FINAL:
             self._later(lambda: self._fire(new, write.at))
         if write.discards:
             self._later(lambda: self._discard(new, write.at))
 
+    def discard(self, job: Job, at: int) -> None:
+        """Deletes a job that has ended, as retention orders."""
+        self._discard(job, at)
+        self._run_effects()
+
     def _discard(self, job: Job, at: int) -> None:
         """Deletes the job; dependents that still wait for it can wait no longer."""
         for edge in self._records.edges_to(job.id):
+            if edge.state is not EdgeState.OPEN:
+                continue
+            self._records.set_edge(msgspec.structs.replace(edge, state=EdgeState.BROKEN))
             child = self._records.job(edge.child_id)
-            if child and child.state is State.BLOCKED and edge.state is EdgeState.OPEN:
+            if child and child.state is State.BLOCKED:
                 self._write(child, edges.unreachable(at, job.id, job.state))
         self._records.remove(job)
 
@@ -482,25 +513,33 @@ class Ledger:
             elif state is EdgeState.SATISFIED:
                 self._write(child, edges.released(at, child.run_at))
 
-    def _revive(self, job: Job, write: Write) -> None:
-        """A job came back: it holds its dedup key again, and dependents that it had made
-        unreachable wait again."""
-        if job.spec.dedup and self._records.holder(job.service, job.spec.dedup.key) is None:
-            holder = Holder(job.id)
-            self._records.set_holder(job.service, job.spec.dedup.key, holder)
+    def _revive(self, job: Job, write: Write) -> Job:
+        """A job came back: it holds its dedup key again, dependents that it had made unreachable
+        wait again, and so does the job itself where a parent has not ended yet."""
+        self._hold(job)
+        waiting_on = sum(edge.state is EdgeState.OPEN for edge in self._records.edges_from(job.id))
+        if waiting_on:
+            job = self._write(job, edges.still_waiting(write.at, waiting_on)) or job
         self._later(lambda: self._reopen(job, write.at))
+        return job
+
+    def _hold(self, job: Job) -> None:
+        """A job that came back takes its dedup key again, if nobody has it."""
+        if job.spec.dedup and self._records.holder(job.service, job.spec.dedup.key) is None:
+            self._records.set_holder(job.service, job.spec.dedup.key, Holder(job.id))
 
     def _reopen(self, parent: Job, at: int) -> None:
         records = self._records
         for edge in records.edges_to(parent.id):
-            if edge.state is not EdgeState.BROKEN:
+            if edge.state is EdgeState.SATISFIED:
                 continue
             self._set_edge(edge, parent)
             child = records.job(edge.child_id)
             if child is None or child.state is not State.UNREACHABLE:
                 continue
             states = [other.state for other in records.edges_from(child.id)]
-            if EdgeState.BROKEN not in states:
+            if EdgeState.BROKEN not in states and not self._dedup_taken(child):
+                self._hold(child)
                 waiting_on = len(states) - states.count(EdgeState.SATISFIED)
                 back = self._write(child, edges.reblocked(at, waiting_on, parent.id))
                 if back is not None:
@@ -543,7 +582,7 @@ class Ledger:
             context=new.spec.context,
             worker=new.worker or (old.worker if old else None),
             error=_error_text(write),
-            reason=write.reason if write else None,
+            reason=_reason(old, write),
             progress=write.progress or None if write else None,
             logs=write.logs if write else (),
             deadline=new.deadline,
@@ -555,6 +594,15 @@ class Ledger:
 
 def _sooner(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
+
+
+def _reason(old: Job | None, write: Write | None) -> str | None:
+    """The write's reason; a cancel that was asked for meanwhile has its own."""
+    if write is None:
+        return None
+    if write.reason is None and write.event is EventType.CANCELLED and old:
+        return old.cancelling
+    return write.reason
 
 
 def _error_text(write: Write | None) -> str | None:

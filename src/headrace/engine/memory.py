@@ -36,8 +36,12 @@ from headrace.engine.ledger import Edge, KeyRow, Ledger
 from headrace.engine.protocol import (
     DOCUMENTS_TOPIC,
     QUEUE_KIND,
+    Check,
+    Checkup,
     Details,
     Entry,
+    Health,
+    OldestDue,
     Prune,
     Put,
     queue_document,
@@ -263,6 +267,8 @@ class MemoryRecords:
             found = None
         if put.expected is not None and put.expected != (found.revision if found else 0):
             return None
+        if put.kind == QUEUE_KIND:
+            self._set_settings(put)
         self.revision += 1
         body = msgspec.Raw(b"null") if put.body is None else put.body
         document = Document(put.kind, put.name, body, self.revision, put.expires_at)
@@ -270,8 +276,6 @@ class MemoryRecords:
             self.documents.pop((put.kind, put.name), None)
         else:
             self.documents[put.kind, put.name] = document
-        if put.kind == QUEUE_KIND:
-            self._set_settings(put)
         return document
 
     def _set_settings(self, put: Put) -> None:
@@ -370,14 +374,13 @@ class MemoryEngine:
         if job is None or job.token != lease.token or job.state is not State.ACTIVE:
             return Renewal(False)
         if not job.detached:
-            self._records.jobs[job.id] = msgspec.structs.replace(job, lease_until=until)
+            self._records.save(job, msgspec.structs.replace(job, lease_until=until))
         return Renewal(True, job.cancelling)
 
     async def prune(self, order: Prune) -> int:
-        with self._lock:
-            return self._prune(order)
+        return self._commit(lambda ledger: self._prune(ledger, order))
 
-    def _prune(self, order: Prune) -> int:
+    def _prune(self, ledger: Ledger, order: Prune) -> int:
         records, gone = self._records, 0
         for cutoff in order.cutoffs:
             ended = sorted(
@@ -400,7 +403,7 @@ class MemoryEngine:
                 )
             ][: order.limit]
             for job in old:
-                records.remove(job)
+                ledger.discard(job, order.now)
             gone += len(old)
         old_events = 0
         for event in records.events[:-1][: order.limit]:
@@ -503,6 +506,17 @@ class MemoryEngine:
         active = tuple(job for job in jobs if job.state is State.ACTIVE)
         queued = tuple(job for job in jobs if job.state is not State.ACTIVE)
         return KeyStatus(service, limit.name, hash, active, row.queued, queued[:10], row.takeovers)
+
+    async def checkup(self, now: int) -> Checkup:
+        with self._lock:
+            jobs = list(self._records.jobs.values())
+        oldest: dict[tuple[str, str], int] = {}
+        for job in jobs:
+            if job.stage in (Stage.READY, Stage.DELAYED) and job.run_at <= now:
+                place = (job.service, job.queue)
+                oldest[place] = min(job.run_at, oldest.get(place, job.run_at))
+        check = Check("durability", Health.OK, "nothing survives this process, as memory: means")
+        return Checkup((check,), tuple(OldestDue(*at, since) for at, since in oldest.items()))
 
 
 def _ended(job: Job | None) -> bool:

@@ -8,7 +8,8 @@ gives a handle for another thread's loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from enum import StrEnum
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -156,6 +157,47 @@ class Engine(Protocol):
 
     async def key(self, service: str, hash: str) -> KeyStatus | None:
         """One concurrency key, looked into; None if no living job has it."""
+        ...
+
+
+class Health(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at, and what to do about it where it is not well."""
+
+    name: str
+    health: Health
+    message: str
+    remedy: str = ""
+
+
+class OldestDue(Struct, frozen=True):
+    """Since when the job that waits longest in a queue could have started."""
+
+    service: str
+    queue: str
+    since: int
+
+
+class Checkup(Struct, frozen=True):
+    """What an engine knows of its own health, and which jobs wait longest."""
+
+    checks: tuple[Check, ...] = ()
+    oldest: tuple[OldestDue, ...] = ()
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """An engine that can be looked into by `headrace doctor`."""
+
+    async def checkup(self, now: int) -> Checkup:
+        """Looks at the store; may take a while, and changes nothing."""
         ...
 
 

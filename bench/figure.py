@@ -1,0 +1,55 @@
+"""A figure: what we reach, the limit it is held against, and their ratio."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`more` figures (rates) are ours / limit; the others (times, sizes) limit / ours.
+
+    The limit of a rate is the raw store in the same run. The limit of a time or a size is a bound
+    that is promised, or the same cost measured at a small backlog.
+    """
+
+    name: str
+    ours: float
+    limit: float
+    unit: str
+    more: bool
+    wanted: float
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.limit if self.more else self.limit / self.ours
+
+    @property
+    def met(self) -> bool:
+        return self.ratio >= self.wanted
+
+    def line(self) -> str:
+        return f"{self.name}\t{self.ours:.6g}\t{self.limit:.6g}\t{self.ratio:.3f}"
+
+
+def rate(
+    name: str, ours: Sequence[float], raw: Sequence[float], wanted: float, note: str = ""
+) -> Figure:
+    """Medians of interleaved rounds, per second."""
+    return Figure(name, statistics.median(ours), statistics.median(raw), "/s", True, wanted, note)
+
+
+def bound(name: str, ours: float, limit: float, unit: str, note: str = "") -> Figure:
+    """Something that must stay below a bound."""
+    return Figure(name, ours, limit, unit, False, 1.0, note)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+Say = Callable[[str], None]

@@ -1,0 +1,122 @@
+"""Times: idle pick-up, start-up, import; and the size of an idle worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from figure import Figure, Say, bound, percentile
+
+from headrace import App, WorkerOptions
+
+HERE = Path(__file__).parent
+
+
+def spawn_worker(url: str) -> subprocess.Popen[bytes]:
+    """A worker process of the command line."""
+    env = {**os.environ, "HEADRACE_URL": url, "PYTHONPATH": str(HERE)}
+    command = [sys.executable, "-m", "headrace", "worker", "tasks:app"]
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+async def figures(folder: Path, say: Say) -> list[Figure]:
+    say("idle pick-up in one process")
+    here = await _pick_up_here(folder)
+    say("idle pick-up across processes, start-up, idle worker")
+    return [
+        bound("sqlite.pickup_p50", percentile(here, 0.5), 2.0, "ms", "one process"),
+        *await _across(folder),
+        _import_time(),
+    ]
+
+
+async def _pick_up_here(folder: Path) -> list[float]:
+    async with (app := App(f"sqlite:{folder / 'here.db'}")):
+
+        @app.task
+        async def latency(sent: int) -> int:
+            return time.perf_counter_ns() - sent
+
+        worker = app.worker(WorkerOptions())
+        await worker.start()
+        times = await _measure(latency)
+        await worker.stop()
+    return times
+
+
+async def _measure(task: object, count: int = 300) -> list[float]:
+    times: list[float] = []
+    for n in range(count + 20):
+        ref = await task.enqueue(time.perf_counter_ns())  # type: ignore[attr-defined]
+        taken = await ref.result(timeout=10)
+        if n >= 20:
+            times.append(taken / 1e6)
+        await asyncio.sleep(0.003)
+    return times
+
+
+async def _across(folder: Path) -> list[Figure]:
+    url = f"sqlite:{folder / 'across.db'}"
+    async with (app := App(url)):
+
+        @app.task
+        async def noop(n: int) -> None: ...
+
+        @app.task
+        async def latency(sent: int) -> int: ...
+
+        starts: list[float] = []
+        for _ in range(5):
+            ref = await noop.enqueue(1)
+            begun = time.perf_counter()
+            process = spawn_worker(url)
+            await ref.result(timeout=30)
+            starts.append(time.perf_counter() - begun)
+            process.terminate()
+            process.wait(timeout=30)
+        process = spawn_worker(url)
+        try:
+            await (await noop.enqueue(1)).result(timeout=30)
+            times = await _measure(latency)
+            size, cpu = await _idle(process.pid)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    return [
+        bound("sqlite.pickup_across_p50", percentile(times, 0.5), 5.0, "ms", "two processes"),
+        bound("sqlite.pickup_across_p99", percentile(times, 0.99), 20.0, "ms", "two processes"),
+        bound("worker.first_job", percentile(starts, 0.5), 0.7, "s", "process start to first job"),
+        bound("worker.idle_memory", size, 60.0, "MB", "resident"),
+        bound("worker.idle_cpu", cpu, 1.0, "%", "of one core, over 5 s"),
+    ]
+
+
+async def _idle(pid: int) -> tuple[float, float]:
+    """Megabytes and per cent of a core."""
+    process = psutil.Process(pid)
+    await asyncio.sleep(1)
+    before = process.cpu_times()
+    await asyncio.sleep(5)
+    after = process.cpu_times()
+    spent = after.user + after.system - before.user - before.system
+    return process.memory_info().rss / 1e6, max(spent / 5 * 100, 0.001)
+
+
+def _import_time() -> Figure:
+    def best(code: str) -> float:
+        times: list[float] = []
+        for _ in range(8):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    took = (best("import headrace") - best("pass")) * 1000
+    return bound("import_headrace", took, 150.0, "ms", "best of 8, interpreter start taken off")

@@ -1,0 +1,27 @@
+"""The demo: a shop's evening on one SQLite file, with several workers, one of which is killed.
+
+It takes half a minute, checks itself, and ends with 0 if all was as it should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-", ignore_cleanup_errors=True) as name:
+        # Read by tasks.py, here and in the workers.
+        os.environ["HEADRACE_URL"] = f"sqlite:{name}/shop.db"
+        os.environ["DEMO_DIARY"] = f"{name}/diary.txt"
+        os.environ["DEMO_OFFICE"] = f"{name}/office-is-open"
+        from show import watched
+
+        return asyncio.run(watched(Path(name)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The public API, and the one place where everything is put together."""

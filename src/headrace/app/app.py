@@ -1,0 +1,594 @@
+"""App: the service's tasks, its engine, and everything a user does with jobs."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import os
+import random
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Sequence,
+)
+from contextlib import AbstractContextManager, contextmanager
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+import msgspec
+
+from headrace.app import building, options, workers
+from headrace.app.detached import DetachedJob
+from headrace.app.engines import engine_for
+from headrace.app.jobref import JobRef
+from headrace.app.options import JobOptions
+from headrace.app.queues import Queue, QueueInfo
+from headrace.app.task import Prepared, Submission, Task, submission, unwrap
+from headrace.core import codec, keys
+from headrace.core.admission import Verdict
+from headrace.core.errors import AppClosed, InvalidValue
+from headrace.core.ids import ulid
+from headrace.core.model import MAX_PAYLOAD, Counted, Filter, Job, KeyStatus, NewJob
+from headrace.core.names import check_name
+from headrace.core.queue import decode
+from headrace.core.states import State
+from headrace.core.why import Surroundings, explain
+from headrace.engine.protocol import JOURNAL_TOPIC, QUEUE_KIND, WORKER_KIND, Engine, Entry
+from headrace.runtime.clock import Clock, SystemClock
+from headrace.runtime.handler import (
+    Handler,
+    IsFailure,
+    Middleware,
+    Mode,
+    Router,
+    check_middleware,
+    describe,
+)
+from headrace.runtime.presence import Presence
+from headrace.runtime.processes import target_of
+from headrace.runtime.resources import Provider
+from headrace.runtime.worker import Equipment, Hook, Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from headrace.app.blocking import BlockingApp
+    from headrace.runtime.context import JobContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CHUNK = 500
+"""`enqueue_many` hands over so many jobs per round trip."""
+
+
+class TaskOptions(JobOptions, total=False):
+    """What `@app.task` takes besides the job options."""
+
+    type: str
+    """The type's name; the function's name unless set."""
+    cpu: bool
+    """Run in a child process that is killed when its time is up."""
+    terminates_on: Sequence[type[BaseException]]
+    """Exceptions that fail the job at once, with no retry."""
+    is_failure: IsFailure
+    """Whether an exception counts as a failed try."""
+    middleware: Sequence[Middleware]
+    load_dependencies: bool
+    """Load the parents' results before the handler runs."""
+
+
+_TASK_ONLY = frozenset(TaskOptions.__annotations__) - frozenset(JobOptions.__annotations__)
+
+
+class Decorator:
+    """What `@app.task(…)` returns; knows the function's parameters without `ctx`."""
+
+    def __init__(self, register: Callable[[Callable[..., Any]], Task[..., Any]]) -> None:
+        self._register = register
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Awaitable[R]], /
+    ) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
+        return self._register(function)
+
+
+class App:
+    """One service: `app = App("sqlite:jobs.db")`.
+
+    The engine is opened at first use, or by `async with app:`, and stays open until `close`.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | Engine | None = None,
+        *,
+        service: str = "default",
+        clock: Clock | None = None,
+        max_payload: int = MAX_PAYLOAD,
+    ) -> None:
+        self.service = check_name("service", service)
+        self.clock: Clock = clock or SystemClock()
+        self.max_payload = max_payload
+        given = url if url is None or isinstance(url, str | os.PathLike) else None
+        self._engine = engine_for(given) if given is not None or url is None else cast(Engine, url)
+        self._opened = False
+        self._closed = False
+        self._router = Router()
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._middleware: list[Middleware] = []
+        self._providers: dict[Any, Provider] = {}
+        self._on_start: list[Hook] = []
+        self._on_stop: list[Hook] = []
+
+    def __repr__(self) -> str:
+        return f"<App {self.service!r} on {self._engine.url}>"
+
+    @property
+    def url(self) -> str:
+        """Where the jobs are."""
+        return self._engine.url
+
+    # Life
+
+    async def engine(self) -> Engine:
+        """The engine, open."""
+        if self._opened:
+            return self._engine
+        if self._closed:
+            raise AppClosed(f"{self!r} is closed; open it again with `await app.open()`")
+        await self.open()
+        return self._engine
+
+    async def open(self) -> Self:
+        """Opens the engine. Opening twice is harmless."""
+        await self._engine.open()
+        self._opened, self._closed = True, False
+        return self
+
+    async def close(self) -> None:
+        """Commits what was accepted and closes the engine."""
+        self._opened, self._closed = False, True
+        await self._engine.close()
+
+    @contextmanager
+    def using(self, engine: Engine, clock: Clock | None = None) -> Generator[Self]:
+        """Inside `with app.using(engine):`, the app works on another engine, by another clock;
+        for tests of modules that have an app of their own."""
+        before, closed = (self._engine, self.clock, self._opened), self._closed
+        self._engine, self.clock = engine, clock or self.clock
+        self._opened = self._closed = False
+        try:
+            yield self
+        finally:
+            (self._engine, self.clock, self._opened), self._closed = before, closed
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Registration
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[JobContext, P], Awaitable[R]], /
+    ) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, **given: Unpack[TaskOptions]) -> Decorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
+        """Registers a function as a task: bare, or with options."""
+        if function is not None:
+            return self._register(function, {})
+        return Decorator(lambda function: self._register(function, given))
+
+    def _register(self, function: Callable[..., Any], given: dict[str, Any]) -> Task[..., Any]:
+        own = cast(TaskOptions, {name: given[name] for name in given if name in _TASK_ONLY})
+        job_options = options.check({n: v for n, v in given.items() if n not in _TASK_ONLY})
+        type = own["type"] if "type" in own else getattr(function, "__name__", None)
+        if type is None:
+            raise InvalidValue("type", f"{function!r} has no name; give it a type")
+        terminates_on: object = given.get("terminates_on", ())
+        if not isinstance(terminates_on, Sequence):
+            raise InvalidValue("terminates_on", f"{terminates_on!r} is not a list of exceptions")
+        handler = describe(function, type)
+        middleware = tuple(own.get("middleware", ()))
+        check_middleware(middleware)
+        policy = job_options.get("retry")
+        handler = msgspec.structs.replace(
+            handler,
+            mode=_mode(handler, own.get("cpu", False)),
+            retry=policy if callable(policy) else None,
+            terminates_on=tuple(own.get("terminates_on", ())),
+            is_failure=own.get("is_failure"),
+            middleware=middleware,
+            loads_dependencies=own.get("load_dependencies", False),
+        )
+        self._router.add(handler)
+        self._tasks[handler.type] = Task(self, handler, job_options)
+        return self._tasks[handler.type]
+
+    def use(self, *middleware: Middleware) -> None:
+        """Wraps every handler; the first is outermost."""
+        check_middleware(middleware)
+        self._middleware.extend(middleware)
+
+    def resource(self, provider: Callable[..., Any]) -> Callable[..., Any]:
+        """Registers what makes a resource; handlers ask for it by its type.
+
+        `@app.resource def db() -> Database: …`, then `async def f(db: Database = provided())`.
+        """
+        made = _made_by(provider)
+        if made in self._providers:
+            raise InvalidValue("resource", f"{made!r} is provided twice")
+        self._providers[made] = provider
+        return provider
+
+    def on_start(self, hook: Hook) -> Hook:
+        """Called when a worker starts; an exception aborts the start."""
+        self._on_start.append(hook)
+        return hook
+
+    def on_stop(self, hook: Hook) -> Hook:
+        """Called when a worker has stopped; exceptions are logged."""
+        self._on_stop.append(hook)
+        return hook
+
+    @property
+    def types(self) -> list[str]:
+        """The registered types."""
+        return sorted(handler.type for handler in self._router)
+
+    @property
+    def task_queues(self) -> list[str]:
+        """The queues that the tasks enqueue into: `default`, and those they name."""
+        return sorted({"default", *(task.queue for task in self._tasks.values())})
+
+    def registered(self, type: str) -> Task[..., Any] | None:
+        """The task of exactly this type, if there is one."""
+        return self._tasks.get(type)
+
+    # Enqueue
+
+    def check_options(self, given: dict[str, Any]) -> JobOptions:
+        """Raises InvalidValue for options that make no sense."""
+        return options.check(given)
+
+    def build(
+        self,
+        handler: Handler,
+        chosen: JobOptions,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> NewJob:
+        """The job of a call, checked and encoded."""
+        if not handler.type:
+            raise InvalidValue(
+                "type", "the catch-all takes every type and has none; use app.prepare(type, …)"
+            )
+        now = self.clock.now()
+        return building.new_job(
+            handler, self.service, chosen, (args, kwargs), now, self.max_payload
+        )
+
+    def prepare(self, type: str, payload: Any = None, **given: Unpack[JobOptions]) -> Prepared[Any]:
+        """A job of any type, for callers that do not have the function."""
+        check_name("type", type)
+        body = codec.encode({} if payload is None else payload, "the payload")
+        if not body.startswith(b"{"):
+            raise InvalidValue("payload", "must be a JSON object of the arguments by name")
+        chosen = options.travelling(options.check(given))
+        job = building.assemble(
+            type, body, self.service, chosen, self.clock.now(), self.max_payload
+        )
+        return Prepared(job, codec.Decoder(Any))
+
+    async def enqueue_many(self, jobs: Iterable[Prepared[Any]]) -> list[Submission[Any]]:
+        """Enqueues jobs of different tasks in order and answers for each separately."""
+        prepared = list(jobs)
+        answers: list[Submission[Any]] = []
+        for start in range(0, len(prepared), CHUNK):
+            chunk = prepared[start : start + CHUNK]
+            verdicts = await self.insert([(one.job,) for one in chunk])
+            answers += [
+                submission(self, one, verdict)
+                for one, (verdict,) in zip(chunk, verdicts, strict=True)
+            ]
+        return answers
+
+    async def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[JobRef[Any]]:
+        """Enqueues all of the jobs or none: a graph whose parents come before their dependents."""
+        prepared = list(jobs)
+        if not prepared:
+            return []
+        (verdicts,) = await self.insert([tuple(unwrap(prepared))])
+        answers = [
+            submission(self, one, verdict) for one, verdict in zip(prepared, verdicts, strict=True)
+        ]
+        refused = [answer.error for answer in answers if answer.error is not None]
+        culprits = [error for error in refused if "of its group" not in str(error)]
+        if refused:
+            raise (culprits or refused)[0]
+        return [answer.ref for answer in answers if answer.ref is not None]
+
+    async def insert(self, groups: Sequence[Sequence[NewJob]]) -> list[tuple[Verdict, ...]]:
+        """Hands jobs to the engine, or to the transaction that is bound here."""
+        bound = bound_transaction.get()
+        if bound is not None and bound.app is self:
+            return bound.insert(groups)
+        engine = self._engine if self._opened else await self.engine()
+        return await engine.insert(groups, self.clock.now())
+
+    def bound_here(self) -> bool:
+        """Whether a caller's transaction is bound here; see `bind`."""
+        bound = bound_transaction.get()
+        return bound is not None and bound.app is self
+
+    def submit_bound(self, prepared: Prepared[R]) -> Submission[R]:
+        """Enqueues in the bound transaction, without an event loop."""
+        bound = bound_transaction.get()
+        assert bound is not None
+        ((verdict,),) = bound.insert(((prepared.job,),))
+        return submission(self, prepared, verdict)
+
+    def bind(self, connection: Any) -> AbstractContextManager[None]:
+        """Inside `with app.bind(connection):`, jobs are enqueued in the connection's own
+        transaction: they commit or roll back with the caller's rows."""
+        from headrace.app.binding import Binding
+
+        return Binding(self, self._engine, connection)
+
+    # Look and act
+
+    def job(self, job_id: str) -> JobRef[Any]:
+        """A ref from the id alone."""
+        return JobRef(self, check_name("id", job_id))
+
+    def detached(self, token: str) -> DetachedJob:
+        """A detached job, for whoever holds its token."""
+        return DetachedJob(self, token)
+
+    def queue(self, name: str) -> Queue:
+        """A queue of this service."""
+        return Queue(self, name)
+
+    async def queues(self) -> list[QueueInfo]:
+        """All queues that have jobs or settings."""
+        engine = await self.engine()
+        counts: dict[str, dict[State, int]] = {}
+        for counted in await engine.count(self.service):
+            counts.setdefault(counted.queue, {})[counted.state] = counted.jobs
+        settings = {
+            document.name.partition("/")[2]: decode(document.body)
+            for document in await engine.scan(QUEUE_KIND, self.clock.now())
+            if document.name.partition("/")[0] == self.service
+        }
+        return [
+            QueueInfo(name, settings.get(name) or decode(b"{}"), counts.get(name, {}))
+            for name in sorted(counts.keys() | settings.keys())
+        ]
+
+    async def find(self, limit: int | None = 100, **wanted: Any) -> AsyncIterator[Job]:
+        """Jobs, newest first: `async for job in app.find(states={"dead"}, queue="mail")`."""
+        engine = await self.engine()
+        chosen = job_filter(self.service, wanted)
+        cursor, left = None, limit
+        while left is None or left > 0:
+            page = await engine.find(chosen, cursor, min(left or 500, 500))
+            for job in page.jobs:
+                yield job
+            if left is not None:
+                left -= len(page.jobs)
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    async def count(self) -> list[Counted]:
+        """Jobs of this service by queue and state."""
+        return await (await self.engine()).count(self.service)
+
+    async def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[Entry]:
+        """The journal in order; with `follow`, it goes on as things happen."""
+        engine = await self.engine()
+        bell = engine.listen(frozenset({JOURNAL_TOPIC}))
+        try:
+            while True:
+                entries = await engine.journal(after)
+                for entry in entries:
+                    after = entry.event.seq
+                    if entry.event.service == self.service:
+                        yield entry
+                if not entries and not follow:
+                    return
+                if not entries:
+                    await bell.wait(1.0)
+        finally:
+            bell.close()
+
+    async def key(self, *segments: keys.Scalar, hash: str | None = None) -> KeyStatus | None:
+        """A concurrency key by its segments or its hash; None if no living job has it."""
+        engine = await self.engine()
+        return await engine.key(self.service, hash or keys.hash_of(segments))
+
+    async def release_key(
+        self, *segments: keys.Scalar, hash: str | None = None, reason: str = "released"
+    ) -> int:
+        """Takes the slots of a blocked key from owners whose lease has run out."""
+        from headrace.core.actions import release
+        from headrace.core.change import Applied
+
+        status = await self.key(*segments, hash=hash)
+        engine, now = await self.engine(), self.clock.now()
+        changes = [release(job, now, reason) for job in (status.active if status else ())]
+        answers = await engine.apply(changes) if changes else []
+        return sum(isinstance(answer, Applied) for answer in answers)
+
+    async def workers(self) -> list[Presence]:
+        """The workers that have been heard of lately, of every service."""
+        documents = await (await self.engine()).scan(WORKER_KIND, self.clock.now())
+        return [msgspec.json.decode(document.body, type=Presence) for document in documents]
+
+    async def why(self, job_id: str) -> list[str]:
+        """Why a job is not running."""
+        details = await self.job(job_id).details()
+        job, engine = details.job, await self.engine()
+        around = Surroundings(self.clock.now(), await self.queue(job.queue).settings())
+        around.parents = details.parents
+        if job.key:
+            around.key = await engine.key(job.service, job.key.hash)
+        around.queue_active = sum(
+            counted.jobs
+            for counted in await engine.count(job.service)
+            if counted.queue == job.queue and counted.state is State.ACTIVE
+        )
+        around.workers = sum(
+            job.queue in worker.queues and worker.service == job.service
+            for worker in await self.workers()
+        )
+        return explain(job, around)
+
+    # Work
+
+    def equipment(self) -> Equipment:
+        """What the app lends to its workers."""
+        return Equipment(
+            router=self._router,
+            middleware=self._middleware,
+            providers=self._providers,
+            on_start=self._on_start,
+            on_stop=self._on_stop,
+            version=_version(),
+        )
+
+    def worker(self, chosen: WorkerOptions | None = None) -> Worker:
+        """A worker on this app's engine, not yet started; the app must be open."""
+        identity = f"w-{ulid(self.clock.now(), random.getrandbits(80))}"
+        return Worker(
+            self._engine,
+            self.clock,
+            self.service,
+            identity,
+            self.equipment(),
+            chosen or WorkerOptions(),
+        )
+
+    async def work(self, **chosen: Unpack[WorkerChoices]) -> None:
+        """Opens the app and works until cancelled."""
+        await workers.work(self, worker_options(chosen))
+
+    def run_worker(self, **chosen: Unpack[WorkerChoices]) -> None:
+        """Works until the process is told to stop (SIGINT, SIGTERM)."""
+        workers.run_worker(self, worker_options(chosen))
+
+    @property
+    def blocking(self) -> BlockingApp:
+        """The same for code without an event loop."""
+        from headrace.app.blocking import BlockingApp
+
+        return BlockingApp(self)
+
+
+class WorkerChoices(TypedDict, total=False):
+    """What a worker may be told; see WorkerOptions."""
+
+    queues: str | Sequence[str] | dict[str, int]
+    strict: bool
+    concurrency: int
+    threads: int
+    children: int
+    lease: options.Seconds
+    grace: float
+
+
+def worker_options(chosen: WorkerChoices) -> WorkerOptions:
+    """Checked options of a worker."""
+    fields: dict[str, Any] = dict(chosen)
+    unknown = sorted(fields.keys() - set(WorkerOptions.__struct_fields__))
+    if unknown:
+        raise InvalidValue(unknown[0], "is not an option of a worker")
+    for name in ("concurrency", "threads", "children"):
+        if name in fields and (not isinstance(fields[name], int) or fields[name] < 1):
+            raise InvalidValue(name, f"{fields[name]!r} is not a whole number of at least 1")
+    if "lease" in fields:
+        fields["lease"] = options.milliseconds("lease", fields["lease"])
+        if fields["lease"] < 1000:
+            raise InvalidValue("lease", "is below one second; a busy machine would lose it")
+    return WorkerOptions(**fields)
+
+
+def job_filter(service: str, wanted: dict[str, Any]) -> Filter:
+    """A filter from what users write; states may be strings."""
+    unknown = sorted(wanted.keys() - set(Filter.__struct_fields__))
+    if unknown:
+        known = ", ".join(Filter.__struct_fields__)
+        raise InvalidValue(unknown[0], f"is not something to look for; known are {known}")
+    states = wanted.pop("states", ())
+    states = (states,) if isinstance(states, str) else states
+    try:
+        chosen = frozenset(State(state) for state in states)
+    except ValueError as error:
+        raise InvalidValue("states", str(error)) from None
+    fields: dict[str, Any] = {"service": service, **wanted, "states": chosen}
+    return Filter(**fields)
+
+
+def _mode(handler: Handler, cpu: bool) -> Mode:
+    if not cpu:
+        return handler.mode
+    if handler.resources:
+        raise InvalidValue("cpu", "a handler in a child process cannot be given resources")
+    target_of(handler.function)
+    return Mode.PROCESS
+
+
+def _made_by(provider: Callable[..., Any]) -> Any:
+    hints = codec.type_hints(provider)
+    made = hints.get("return")
+    if made is None:
+        raise InvalidValue("resource", f"{provider!r} needs a return annotation")
+    if inspect.isgeneratorfunction(provider) or inspect.isasyncgenfunction(provider):
+        made = made.__args__[0]
+    return made
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow, and only workers ask
+
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+if TYPE_CHECKING:
+    from headrace.app.binding import Binding
+
+bound_transaction: contextvars.ContextVar[Binding | None] = contextvars.ContextVar(
+    "headrace_bound", default=None
+)

@@ -1,0 +1,143 @@
+"""From a call to a NewJob: arguments, options, trace context and id put together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from headrace.app.options import JobOptions, dedup, key_limit, milliseconds, moment
+from headrace.core import codec, retry
+from headrace.core.errors import InvalidValue, PayloadTooLarge
+from headrace.core.ids import ulid
+from headrace.core.model import Context, Dedup, DedupMode, NewJob, OnParentFailure
+from headrace.core.names import check_name
+from headrace.runtime.context import running
+from headrace.runtime.handler import Handler
+
+_SPAN = (1 << 64) - 1
+
+
+def new_job(
+    handler: Handler,
+    service: str,
+    options: JobOptions,
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    now: int,
+    max_payload: int,
+) -> NewJob:
+    """The job that a call of a task stands for. Everything is checked before anything is
+    written."""
+    payload = handler.parameters.encode(*call)
+    return assemble(handler.type, payload, service, options, now, max_payload)
+
+
+def assemble(
+    type: str, payload: bytes, service: str, options: JobOptions, now: int, max_payload: int
+) -> NewJob:
+    """A job of a type with this payload, for callers that have no function at hand."""
+    if len(payload) > max_payload:
+        raise PayloadTooLarge(len(payload), max_payload)
+    chance = random.getrandbits(272)
+    job_id = options["id"] if "id" in options else ulid(now, chance)
+    if not options:
+        return NewJob(
+            id=job_id,
+            service=service,
+            type=type,
+            queue="default",
+            payload=msgspec.Raw(payload),
+            created_at=now,
+            run_at=now,
+            context=_context(job_id, chance >> 80),
+        )
+    unique = dedup(options, type, payload)
+    fields: dict[str, Any] = {}
+    for name in ("priority", "lifo", "max_tries"):
+        if (value := options.get(name)) is not None:
+            fields[name] = value
+    if "retry" in options:
+        fields["retry"] = retry.policy(options["retry"])
+    if "timeout" in options:
+        fields["timeout"] = milliseconds("timeout", options["timeout"])
+    if "ttl" in options:
+        fields["ttl"] = milliseconds("ttl", options["ttl"])
+    if "depends_on" in options:
+        fields["depends_on"] = _parents(job_id, options["depends_on"])
+    if "on_parent_failure" in options:
+        fields["on_parent_failure"] = OnParentFailure(options["on_parent_failure"])
+    return NewJob(
+        id=job_id,
+        service=service,
+        type=type,
+        queue=options.get("queue", "default"),
+        payload=msgspec.Raw(payload),
+        created_at=now,
+        run_at=_run_at(options, unique, now),
+        context=_context(job_id, chance >> 80),
+        deadline=_deadline(options, now),
+        dedup=unique,
+        key=key_limit(options, type, payload),
+        metadata=_metadata(options),
+        tags=tuple(options.get("tags", ())),
+        **fields,
+    )
+
+
+def _metadata(options: JobOptions) -> dict[str, Any]:
+    """As it is stored: what has a JSON form is brought into it here, on every engine."""
+    given = options.get("metadata")
+    return codec.decode_any(codec.encode(dict(given), "metadata")) if given else {}
+
+
+def _run_at(options: JobOptions, unique: Dedup | None, now: int) -> int:
+    run_at = now
+    if "run_at" in options and "delay" in options:
+        raise InvalidValue("run_at", "give run_at or delay, not both")
+    if "run_at" in options:
+        run_at = max(now, moment("run_at", options["run_at"]))
+    elif "delay" in options:
+        run_at = now + milliseconds("delay", options["delay"])
+    if unique and unique.mode is DedupMode.DEBOUNCE:
+        run_at = max(run_at, now + unique.window)
+    return run_at
+
+
+def _deadline(options: JobOptions, now: int) -> int | None:
+    if "deadline" not in options:
+        return None
+    value = options["deadline"]
+    if isinstance(value, datetime):
+        return moment("deadline", value)
+    return now + milliseconds("deadline", value)
+
+
+def _parents(job_id: str, parents: Sequence[Any]) -> tuple[str, ...]:
+    if isinstance(parents, str):
+        raise InvalidValue("depends_on", f"{parents!r} is one id; give a list of ids or refs")
+    ids = tuple(
+        dict.fromkeys(
+            check_name(
+                "depends_on", parent if isinstance(parent, str) else getattr(parent, "id", parent)
+            )
+            for parent in parents
+        )
+    )
+    if job_id in ids:
+        raise InvalidValue("depends_on", f"job {job_id!r} cannot depend on itself")
+    return ids
+
+
+def _context(job_id: str, chance: int) -> Context:
+    """Inherited from the job that is running here, or made fresh."""
+    parent = running.get(None)
+    span = chance & _SPAN or 1
+    if parent is not None:
+        context = parent.job.spec.context
+        return Context(
+            context.request_id, f"{context.traceparent[:36]}{span:016x}-01", context.tracestate
+        )
+    return Context(job_id, f"00-{chance >> 64 or 1:032x}-{span:016x}-01")

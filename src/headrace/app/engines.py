@@ -1,0 +1,32 @@
+"""From a URL to an engine."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.core.errors import InvalidValue
+from headrace.engine.protocol import Engine
+
+DEFAULT_URL = "sqlite:headrace.db"
+
+
+def engine_for(url: str | os.PathLike[str] | None) -> Engine:
+    """The engine that a URL names; `$HEADRACE_URL`, else a SQLite file here, where none is
+    given."""
+    text = os.fspath(url) if url is not None else os.environ.get("HEADRACE_URL") or DEFAULT_URL
+    scheme, colon, _ = text.partition(":")
+    if text.startswith("memory:"):
+        from headrace.engine.memory import MemoryEngine
+
+        return MemoryEngine(text)
+    if scheme == "sqlite" or not colon or scheme.lower() in _DRIVES:
+        from headrace.engine.sqlite import SqliteEngine
+
+        return SqliteEngine(text)
+    raise InvalidValue(
+        "url", f"{text!r} names no engine; use sqlite:PATH for a file, or memory: for tests"
+    )
+
+
+_DRIVES = frozenset("abcdefghijklmnopqrstuvwxyz")
+"""`C:\\jobs.db` is a path, not a URL."""

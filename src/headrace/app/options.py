@@ -1,0 +1,314 @@
+"""Options of a job: what users write, checked, and made into a job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict, cast, get_args
+
+import msgspec
+
+from headrace.core import codec, keys, retry
+from headrace.core.errors import InvalidValue
+from headrace.core.model import (
+    MAX_METADATA,
+    Dedup,
+    DedupMode,
+    KeyLimit,
+    OnLost,
+    OnParentFailure,
+    WhenFull,
+)
+from headrace.core.names import check_name
+from headrace.core.retry import RetryFunction, RetryPolicy
+
+if TYPE_CHECKING:
+    from headrace.app.jobref import JobRef
+
+Seconds = float | timedelta
+KeyTemplate = str | Sequence[keys.Scalar] | Callable[[dict[str, Any]], str | Sequence[keys.Scalar]]
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """One job per `seconds`, even after it has ended; `extend` restarts them with each attempt."""
+
+    seconds: Seconds
+    key: KeyTemplate | None = None
+    extend: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """A new job replaces one that has not started, and waits `seconds` from now."""
+
+    seconds: Seconds
+    key: KeyTemplate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLast:
+    """At most one running and one waiting; the newest data wins."""
+
+    key: KeyTemplate | None = None
+
+
+Unique = bool | str | Sequence[keys.Scalar] | Throttle | Debounce | KeepLast
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of a job, at the decorator, by `task.options(…)`, or both; the call's win."""
+
+    id: str
+    queue: str
+    priority: int
+    """0 to 9, lower first; 5 unless set."""
+    lifo: bool
+    delay: Seconds
+    run_at: datetime
+    deadline: datetime | Seconds
+    """By when the job must be finished: a time, or seconds from now."""
+    ttl: Seconds
+    """Within what time the job must be started."""
+    timeout: Seconds
+    """How long one try may take."""
+    max_tries: int
+    retry: str | float | Sequence[float] | RetryPolicy | RetryFunction | None
+    unique: Unique
+    key: KeyTemplate
+    max_active: int
+    max_queued: int
+    when_full: WhenFull | str
+    on_lost: OnLost | str
+    depends_on: Sequence[str | JobRef[Any]]
+    on_parent_failure: OnParentFailure | str
+    metadata: Mapping[str, Any]
+    tags: Sequence[str]
+
+
+_KNOWN = frozenset(JobOptions.__annotations__)
+
+
+def check(options: Mapping[str, Any]) -> JobOptions:
+    """Returns the options, or raises InvalidValue naming the first that makes no sense."""
+    unknown = sorted(options.keys() - _KNOWN)
+    if unknown:
+        known = ", ".join(sorted(_KNOWN))
+        raise InvalidValue(unknown[0], f"is not an option; options are {known}")
+    for name, checker in _CHECKS.items():
+        if name in options:
+            checker(name, options[name])
+    return JobOptions(**options)  # pyright: ignore[reportArgumentType]
+
+
+def travelling(options: JobOptions) -> JobOptions:
+    """Options of one call: what they say must fit into the job."""
+    if callable(options.get("retry")):
+        raise InvalidValue(
+            "retry", "a callable cannot travel with a job; give it to the task: @app.task(retry=…)"
+        )
+    return options
+
+
+def milliseconds(field: str, value: object) -> int:
+    """A duration from seconds or a timedelta."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidValue(field, f"{value!r} is not a number of seconds or a timedelta")
+    if seconds != seconds or not 0 <= seconds <= 1e10:
+        raise InvalidValue(field, f"{value!r} is not a sensible number of seconds")
+    return round(seconds * 1000)
+
+
+def moment(field: str, value: object) -> int:
+    """A time from an aware datetime."""
+    if not isinstance(value, datetime):
+        raise InvalidValue(field, f"{value!r} is not a datetime")
+    if value.tzinfo is None:
+        raise InvalidValue(
+            field, f"{value!r} has no time zone; say which one, e.g. datetime.now(UTC)"
+        )
+    return round(value.timestamp() * 1000)
+
+
+def _name(field: str, value: object) -> None:
+    check_name(field, value)
+
+
+def _positive(field: str, value: object) -> None:
+    if milliseconds(field, value) <= 0:
+        raise InvalidValue(field, f"{value!r} is not a positive number of seconds")
+
+
+def _duration(field: str, value: object) -> None:
+    milliseconds(field, value)
+
+
+def _moment(field: str, value: object) -> None:
+    moment(field, value)
+
+
+def _deadline(field: str, value: object) -> None:
+    if isinstance(value, datetime):
+        moment(field, value)
+    else:
+        _positive(field, value)
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str, object], None]:
+    def checker(field: str, value: object) -> None:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < least
+            or (most is not None and value > most)
+        ):
+            span = f"from {least} to {most}" if most is not None else f"of at least {least}"
+            raise InvalidValue(field, f"{value!r} is not a whole number {span}")
+
+    return checker
+
+
+def _flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidValue(field, f"{value!r} is not True or False")
+
+
+def _one_of(
+    kind: type[WhenFull] | type[OnLost] | type[OnParentFailure],
+) -> Callable[[str, object], None]:
+    def checker(field: str, value: object) -> None:
+        if value not in list(kind):
+            known = ", ".join(repr(str(one)) for one in kind)
+            raise InvalidValue(field, f"{value!r} is not one of {known}")
+
+    return checker
+
+
+def _retry(field: str, value: object) -> None:
+    retry.policy(value)
+
+
+def _tags(field: str, value: object) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidValue(field, f"{value!r} is not a list of tags")
+    for tag in cast(Sequence[object], value):
+        check_name("tags", tag)
+
+
+def _metadata(field: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidValue(field, f"{value!r} is not a mapping")
+    if len(codec.encode(dict(value), "metadata")) > MAX_METADATA:  # pyright: ignore[reportUnknownArgumentType]
+        raise InvalidValue(field, f"is over the limit of {MAX_METADATA:,} bytes")
+
+
+def _unique(field: str, value: object) -> None:
+    match value:
+        case bool() | str() | KeepLast():
+            return
+        case Throttle(seconds=seconds) | Debounce(seconds=seconds):
+            _positive(field, seconds)
+        case Sequence():
+            _template(field, cast(Sequence[object], value))
+        case _:
+            raise InvalidValue(
+                field, f"{value!r} is not True, a key, Throttle(…), Debounce(…) or KeepLast(…)"
+            )
+
+
+def _template(field: str, value: object) -> None:
+    if callable(value) or isinstance(value, str):
+        return
+    parts = cast(Sequence[object], value) if isinstance(value, Sequence) else [None]
+    if not all(isinstance(part, get_args(keys.Scalar)) for part in parts):
+        raise InvalidValue(field, f"{value!r} is not a list of constants and JSON pointers")
+
+
+_CHECKS: Mapping[str, Callable[[str, object], None]] = {
+    "id": _name,
+    "queue": _name,
+    "priority": _whole(0, 9),
+    "lifo": _flag,
+    "delay": _duration,
+    "run_at": _moment,
+    "deadline": _deadline,
+    "ttl": _positive,
+    "timeout": _positive,
+    "max_tries": _whole(1),
+    "retry": _retry,
+    "unique": _unique,
+    "key": _template,
+    "max_active": _whole(1),
+    "max_queued": _whole(0),
+    "when_full": _one_of(WhenFull),
+    "on_lost": _one_of(OnLost),
+    "on_parent_failure": _one_of(OnParentFailure),
+    "metadata": _metadata,
+    "tags": _tags,
+}
+
+
+def key_segments(field: str, template: KeyTemplate, payload: bytes) -> tuple[keys.Scalar, ...]:
+    """The segments of a key for this payload."""
+    if isinstance(template, str):
+        template = (template,)
+    decoded = codec.decode_any(payload)
+    if callable(template):
+        made: Any = template(decoded)
+        made = tuple(cast(list[Any], made)) if isinstance(made, list | tuple) else (made,)
+        if not made or not all(isinstance(part, get_args(keys.Scalar)) for part in made):
+            raise InvalidValue(field, f"the callable returned {made!r}, which is not a key")
+        return made
+    return keys.resolve(template, decoded)
+
+
+def key_limit(options: JobOptions, type: str, payload: bytes) -> KeyLimit | None:
+    """The concurrency key. `max_active` without a key limits the type as a whole."""
+    if "key" in options:
+        segments = key_segments("key", options["key"], payload)
+    elif "max_active" in options:
+        segments = ("type", type)
+    else:
+        return None
+    return KeyLimit(
+        name=keys.name_of(segments)[:512],
+        hash=keys.hash_of(segments),
+        max_active=options.get("max_active", 1),
+        max_queued=options.get("max_queued"),
+        when_full=WhenFull(options.get("when_full", WhenFull.REJECT)),
+        on_lost=OnLost(options.get("on_lost", OnLost.RETRY)),
+    )
+
+
+def dedup(options: JobOptions, type: str, payload: bytes) -> Dedup | None:
+    """The dedup key and its rule."""
+    unique = options.get("unique", False)
+    match unique:
+        case False:
+            return None
+        case Throttle(seconds=seconds, key=key, extend=extend):
+            window = milliseconds("unique", seconds)
+            return Dedup(_dedup_key(key, type, payload), DedupMode.THROTTLE, window, extend)
+        case Debounce(seconds=seconds, key=key):
+            window = milliseconds("unique", seconds)
+            return Dedup(_dedup_key(key, type, payload), DedupMode.DEBOUNCE, window)
+        case KeepLast(key=key):
+            return Dedup(_dedup_key(key, type, payload), DedupMode.KEEP_LAST)
+        case True:
+            return Dedup(_dedup_key(None, type, payload))
+        case _:
+            return Dedup(_dedup_key(unique, type, payload))
+
+
+def _dedup_key(template: KeyTemplate | None, type: str, payload: bytes) -> str:
+    """By the given key, or by the type and the exact arguments."""
+    if template is not None:
+        segments = key_segments("unique", template, payload)
+        name = keys.name_of(segments)
+        plain = len(segments) == 1 and isinstance(segments[0], str) and len(name) <= 512
+        return name if plain else f"{name[:479]}#{keys.hash_of(segments)[:32]}"
+    canonical = msgspec.json.encode(codec.decode_any(payload), order="sorted")
+    return f"{type}#{hashlib.sha256(canonical).hexdigest()}"

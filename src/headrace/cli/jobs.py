@@ -1,0 +1,211 @@
+"""`headrace job add` and `job list`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypedDict, Unpack, cast
+
+import click
+
+from headrace.app.options import JobOptions
+from headrace.app.task import Prepared
+from headrace.cli import shapes
+from headrace.cli.command import Desk, Group, on_app
+from headrace.cli.output import Cell, Column, state_cell
+from headrace.cli.search import Paging, Search, Wanted, narrowing, options, paging, paused_queues
+from headrace.cli.text import ago, one_line, progress_line
+from headrace.cli.values import Duration, Moment, Name, Pair, read_payload
+from headrace.core.errors import UndecodablePayload
+from headrace.core.model import Job
+
+job = Group("job", help="Add jobs, look at them, and act on them.")
+
+
+class Added(TypedDict):
+    """The options of `job add`; None or empty where they were not given."""
+
+    queue: str | None
+    priority: int | None
+    delay: float | None
+    run_at: datetime | None
+    deadline: datetime | None
+    ttl: float | None
+    timeout: float | None
+    max_tries: int | None
+    id: str | None
+    depends_on: tuple[str, ...]
+    unique: str | None
+    key: tuple[str, ...]
+    max_active: int | None
+    tags: tuple[str, ...]
+    metadata: tuple[tuple[str, str], ...]
+
+
+job_options = options(
+    click.option("--queue", type=Name("queue"), help="The queue; default."),
+    click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, lower first; 5."),
+    click.option("--delay", type=Duration(), help="Run it after so long: 90s, 5m, 2h."),
+    click.option("--run-at", type=Moment(), help="Run it then: 2030-01-31T12:00:00Z."),
+    click.option(
+        "--deadline", type=Moment(ahead=True), help="By when it must be done: a time, or 2h."
+    ),
+    click.option("--ttl", type=Duration(), help="Within what time it must be started."),
+    click.option("--timeout", type=Duration(), help="How long one try may take."),
+    click.option("--max-tries", type=click.IntRange(1), help="How often it is tried; 10."),
+    click.option("--id", type=Name("id"), help="Its id; a new one is made."),
+    click.option(
+        "--depends-on", type=Name("id"), multiple=True, help="A job that must complete first."
+    ),
+    click.option("--unique", metavar="KEY", help="Refuse it while a job with this key lives."),
+    click.option(
+        "--key",
+        multiple=True,
+        metavar="SEGMENT",
+        help="Concurrency key: a constant, or /pointer into the payload; again for more.",
+    ),
+    click.option("--max-active", type=click.IntRange(1), help="Jobs of the key at a time; 1."),
+    click.option("--tag", "tags", type=Name("tag"), multiple=True, help="A tag to find it by."),
+    click.option("--metadata", type=Pair(), multiple=True, help="A note kept with the job."),
+)
+
+
+@job.command("add")
+@click.argument("type", type=Name("type"))
+@click.argument("payload", required=False)
+@job_options
+@on_app(creates=True)
+async def add(desk: Desk, /, type: str, payload: str | None = None, **given: Unpack[Added]) -> None:
+    """Enqueue a job of TYPE with PAYLOAD, a JSON object of the arguments by name; - reads stdin.
+
+    \b
+    headrace job add mail:send '{"to": "ada@example.org"}' --queue mail --delay 5m
+
+    With --app, the task's own options hold where none is given here.
+    """
+    prepared = _prepared(desk, type, payload, _chosen(given))
+    (submission,) = await desk.app.enqueue_many([prepared])
+    if submission.error is not None:
+        raise submission.error
+    assert submission.ref
+    found = await submission.ref.get()
+    if desk.out.json:
+        desk.out.value(shapes.job(found, desk.now(), found.queue in await paused_queues(desk.app)))
+    else:
+        desk.out.line(submission.ref.id)
+
+
+def _chosen(given: Added) -> JobOptions:
+    chosen: dict[str, Any] = {
+        name: value for name, value in given.items() if value is not None and value != ()
+    }
+    if "metadata" in chosen:
+        chosen["metadata"] = dict(given["metadata"])
+    if "run_at" in chosen and "delay" in chosen:
+        raise click.UsageError("give --run-at or --delay, not both")
+    return cast(JobOptions, chosen)
+
+
+def _prepared(desk: Desk, type: str, text: str | None, chosen: JobOptions) -> Prepared[Any]:
+    payload = read_payload(text)
+    task = desk.app.registered(type)
+    if task is None:
+        return desk.app.prepare(type, payload, **chosen)
+    try:
+        args, kwargs = task.handler.parameters.decode(payload)
+    except UndecodablePayload as error:
+        raise UndecodablePayload(f"the payload does not fit {type}: {error}") from None
+    return task.options(**chosen).prepare(*args, **kwargs)
+
+
+COLUMNS = (
+    Column("ID"),
+    Column("STATE"),
+    Column("QUEUE"),
+    Column("TYPE"),
+    Column("TRIES", right=True),
+    Column("CREATED"),
+    Column("NOTE", whole=False),
+)
+
+
+@job.command("list")
+@narrowing
+@paging
+@on_app()
+async def list_jobs(
+    desk: Desk, /, limit: int, everything: bool, cursor: str | None, **wanted: Unpack[Wanted]
+) -> None:
+    """List jobs, newest first.
+
+    \b
+    headrace job list --state dead --queue mail --since 2h
+    """
+    search = Search(desk.app, wanted, await paused_queues(desk.app))
+    asked = Paging(limit=limit, everything=everything, cursor=cursor)
+    await show(desk, search, asked)
+
+
+def row(found: Job, shown: str, now: int) -> list[Cell]:
+    """A job in the list."""
+    return [
+        found.id,
+        state_cell(shown),
+        found.queue,
+        found.type,
+        f"{found.tries}/{found.max_tries}",
+        ago(found.spec.created_at, now),
+        note(found, shown, now),
+    ]
+
+
+def note(found: Job, shown: str, now: int) -> str:
+    """What is most worth knowing about a job besides its state."""
+    if shown in ("scheduled", "retry") and found.run_at > now:
+        due = f"due {ago(found.run_at, now)}"
+        return f"{due}; {_error(found)}" if found.error else due
+    if shown == "parked" and found.key:
+        return f"key {found.key.name}"
+    if found.error and not (found.error.number < found.tries and shown == "active"):
+        return _error(found)
+    if shown == "active" and found.progress:
+        return one_line(progress_line(found.progress), 80)
+    return ""
+
+
+def _error(found: Job) -> str:
+    assert found.error
+    return one_line(f"{found.error.type}: {found.error.message}", 80)
+
+
+MakeRow = Callable[[Job, str, int], list[Cell]]
+"""The cells of a job, from the job, its shown state and the time."""
+
+_PART = 500
+"""A long table is written in parts, so that it need not fit into memory."""
+
+
+async def show(
+    desk: Desk,
+    search: Search,
+    asked: Paging,
+    make_row: MakeRow = row,
+    columns: tuple[Column, ...] = COLUMNS,
+) -> None:
+    """The jobs that a search finds, as a table or as a JSON array."""
+    now, last, count = desk.now(), None, 0
+    more = False
+    with desk.out.array() if desk.out.json else desk.out.parts(columns, _PART) as add:
+        async for found in search.jobs(asked):
+            if not asked["everything"] and count == asked["limit"]:
+                more = True
+                break
+            count, last = count + 1, found
+            if desk.out.json:
+                add(search.shape(found))
+            else:
+                add(make_row(found, search.shown(found), now))
+    if not count:
+        desk.out.note("No jobs.")
+    if more and last is not None:
+        desk.out.note(f"More follow: --cursor {last.seq}, or --all.")

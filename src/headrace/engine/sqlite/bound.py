@@ -1,0 +1,73 @@
+"""Inserting on the caller's connection, in the caller's transaction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import apsw
+
+from headrace.core.admission import Verdict
+from headrace.core.errors import InvalidValue
+from headrace.core.model import NewJob
+from headrace.engine.ledger import Ledger
+from headrace.engine.protocol import JOURNAL_TOPIC, job_topic, work_topic
+from headrace.engine.sqlite.errors import translate
+from headrace.engine.sqlite.records import SqlRecords
+from headrace.engine.sqlite.schema import VERSION, check
+from headrace.engine.sqlite.settings import Settings
+from headrace.engine.sqlite.span import Span
+from headrace.engine.sqlite.store import Store
+from headrace.engine.sqlite.wanted import Wanted
+
+
+def insert(
+    connection: apsw.Connection, path: str, groups: Sequence[Sequence[NewJob]], now: int
+) -> list[tuple[Verdict, ...]]:
+    """All groups, or none where an error is raised: the caller's transaction stays usable."""
+    _check(connection, path)
+    store = Store(connection)
+    try:
+        if check(store, path) != VERSION:
+            raise InvalidValue("connection", f"{path} is no store yet; open the engine once first")
+        store.execute("SAVEPOINT headrace_bound")
+        try:
+            records = SqlRecords(store, Settings(), careful=True)
+            records.begin()
+            records.prepare(Wanted().insert(groups))
+            ledger = Ledger(records)
+            verdicts = [ledger.insert(group, now) for group in groups]
+            records.flush()
+        except BaseException:
+            store.execute("ROLLBACK TO headrace_bound; RELEASE headrace_bound")
+            raise
+        store.execute("RELEASE headrace_bound")
+    except apsw.Error as error:
+        raise translate(error, path) or error from error
+    return verdicts
+
+
+def _check(connection: apsw.Connection, path: str) -> None:
+    if not connection.in_transaction:
+        raise InvalidValue(
+            "connection", "has no transaction; begin one, so that it decides over the jobs too"
+        )
+    main = connection.db_filename("main")
+    if not main or not os.path.exists(main) or not os.path.samefile(main, path):
+        raise InvalidValue(
+            "connection", f"is open on {main or 'no file'}, not on {path}; open it on that file"
+        )
+
+
+def news(verdicts: Sequence[Sequence[Verdict]]) -> tuple[set[str], Span]:
+    """Whom the jobs concern, and what the commit did as far as can be told."""
+    topics: set[str] = set()
+    numbers: list[int] = []
+    for verdict in (verdict for group in verdicts for verdict in group):
+        topics.update(map(job_topic, verdict.replaced))
+        if verdict.job is not None:
+            job = verdict.job
+            topics |= {work_topic(job.service, job.queue), job_topic(job.id), JOURNAL_TOPIC}
+            numbers += (job.seq, job.version)
+    span = Span(min(numbers) - 1, max(numbers)) if numbers else Span()
+    return topics, span

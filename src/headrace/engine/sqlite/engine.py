@@ -1,0 +1,171 @@
+"""The SQLite engine: one file, any number of processes on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import apsw
+
+from headrace.core.admission import Verdict
+from headrace.core.change import Answer, Change
+from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
+from headrace.core.model import Counted, Document, Filter, KeyStatus, NewJob, Page
+from headrace.core.search import parse_cursor
+from headrace.engine.bells import HubBell
+from headrace.engine.ledger import Ledger
+from headrace.engine.protocol import DOCUMENTS_TOPIC, Details, Entry, Prune, Put
+from headrace.engine.sqlite import bound, reader, upkeep
+from headrace.engine.sqlite.find import find
+from headrace.engine.sqlite.location import locate
+from headrace.engine.sqlite.records import SqlRecords
+from headrace.engine.sqlite.session import Fault, Home
+from headrace.engine.sqlite.store import Store
+from headrace.engine.sqlite.wanted import Wanted
+
+T = TypeVar("T")
+
+
+class SqliteEngine:
+    """An engine on a SQLite file. Any thread and event loop may use it.
+
+    `where` is a path or a URL: `sqlite:jobs.db`, `sqlite:///var/lib/jobs.db?synchronous=normal`.
+    `synchronous="full"` keeps every answered write through a loss of power; `"normal"` may lose
+    the last ones. `busy_timeout` is how many seconds to wait while another program holds the
+    write lock.
+    """
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str],
+        *,
+        synchronous: str | None = None,
+        busy_timeout: float | None = None,
+    ) -> None:
+        self._home = Home(locate(where, synchronous, busy_timeout))
+        self._owns = True
+
+    @property
+    def url(self) -> str:
+        return self._home.location.url
+
+    @property
+    def path(self) -> str:
+        return self._home.location.path
+
+    @property
+    def fault(self) -> Fault | None:
+        """A test's hook into the commit, called in the writer's thread at `begin`,
+        `before_commit` and `after_commit`. Raising there is a crash at that point."""
+        return self._home.fault
+
+    @fault.setter
+    def fault(self, hook: Fault | None) -> None:
+        self._home.fault = hook
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._home.open)
+
+    async def close(self) -> None:
+        """Commits what was accepted and lets go of the file. A twin lets its owner do that."""
+        if self._owns:
+            await asyncio.to_thread(self._home.close)
+
+    def twin(self) -> SqliteEngine:
+        handle = object.__new__(SqliteEngine)
+        handle._home, handle._owns = self._home, False
+        return handle
+
+    def listen(self, topics: frozenset[str]) -> HubBell:
+        return self._home.hub.listen(topics)
+
+    # Writing
+
+    async def _ledger(self, work: Callable[[Ledger], T], wanted: Wanted | None = None) -> T:
+        def run(records: SqlRecords) -> T:
+            ledger = Ledger(records)
+            answer = work(ledger)
+            records.topics |= ledger.topics
+            return answer
+
+        return await self._home.session().writer.ask(run, wanted)
+
+    async def insert(
+        self, groups: Sequence[Sequence[NewJob]], now: int
+    ) -> list[tuple[Verdict, ...]]:
+        wanted = Wanted().insert(groups)
+        return await self._ledger(
+            lambda ledger: [ledger.insert(group, now) for group in groups], wanted
+        )
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        return await self._ledger(lambda ledger: ledger.claim(request))
+
+    async def apply(self, changes: Sequence[Change]) -> list[Answer]:
+        wanted = Wanted().apply(change.job for change in changes)
+        return await self._ledger(
+            lambda ledger: [ledger.apply(change) for change in changes], wanted
+        )
+
+    async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
+        return await self._home.session().writer.ask(lambda records: records.renew(leases, until))
+
+    async def prune(self, order: Prune) -> int:
+        def run(records: SqlRecords) -> int:
+            ledger = Ledger(records)
+            gone = upkeep.prune(records, ledger, order)
+            records.topics |= ledger.topics
+            return gone
+
+        return await self._home.session().writer.ask(run)
+
+    async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
+        def run(records: SqlRecords) -> list[Document | None]:
+            with records.bypassed() as store:
+                documents = upkeep.put(store, puts, now)
+            records.topics.add(DOCUMENTS_TOPIC)
+            return documents
+
+        return await self._home.session().writer.ask(run)
+
+    # Reading
+
+    async def _read(self, work: Callable[[Store], T]) -> T:
+        return await self._home.session().reader.ask(work)
+
+    async def get(self, ids: Sequence[str]) -> list[Details | None]:
+        return await self._read(lambda store: reader.details(store, ids))
+
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        before = parse_cursor(cursor)
+        return await self._read(lambda store: find(store, filter, before, limit))
+
+    async def count(self, service: str | None = None) -> list[Counted]:
+        return await self._read(lambda store: reader.count(store, service))
+
+    async def journal(
+        self, after: int, limit: int = 1000, job_id: str | None = None
+    ) -> list[Entry]:
+        return await self._read(lambda store: reader.journal(store, after, limit, job_id))
+
+    async def scan(self, kind: str, now: int) -> list[Document]:
+        return await self._read(lambda store: reader.documents(store, kind, now))
+
+    async def key(self, service: str, hash: str) -> KeyStatus | None:
+        return await self._read(lambda store: reader.key_status(store, service, hash))
+
+    # In a transaction of the caller
+
+    def insert_on(
+        self, connection: apsw.Connection, groups: Sequence[Sequence[NewJob]], now: int
+    ) -> list[tuple[Verdict, ...]]:
+        """Adds jobs on the caller's own connection, in the transaction that it has begun: they
+        are there exactly if that is committed. Call `announce` with the answer afterwards."""
+        return bound.insert(connection, self.path, groups, now)
+
+    def announce(self, verdicts: Sequence[Sequence[Verdict]]) -> None:
+        """Wakes whoever waits for the jobs of `insert_on`; without it they are found within a
+        quarter of a second."""
+        self._home.session().announce(*bound.news(verdicts))

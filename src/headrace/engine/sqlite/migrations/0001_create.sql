@@ -1,0 +1,172 @@
+-- The data layout of a Headrace store.
+--
+-- One sequence numbers everything: a row of the journal has the next number, a job has the number
+-- of its `created` entry, a lease the number of its `started` entry. The newest journal row is
+-- never pruned, so a number never comes back.
+--
+--   jobs       a job as it stands. `spec` is the JSON of the job as it was enqueued, with its
+--              payload byte for byte; `result`, `error` and `progress` are JSON too.
+--   journal    what happened, in order. `body` is the JSON of the event.
+--   errors     the error of each try that failed, oldest first.
+--   logs       the last lines that handlers logged on a job.
+--   tags       which jobs have a tag.
+--   edges      dependencies; the parent's result stays here when the parent is pruned.
+--   keys       slots taken and jobs waiting, by concurrency key.
+--   holders    which job holds a dedup key, and until when its window lasts.
+--   counts     jobs by service, queue and state; kept with every change, never counted.
+--   rates      how far the rate limit of a queue is used up.
+--   documents  small documents: queue settings, schedules, presence.
+--   meta       `revision`: the newest document; `settings`: the newest queue settings.
+--
+-- Times are milliseconds since the epoch, UTC. But for ids and types every index of jobs is partial: a plain job on its
+-- happy path pays only for the lines it stands in.
+
+CREATE TABLE jobs (
+    seq         INTEGER PRIMARY KEY,
+    id          TEXT NOT NULL UNIQUE,
+    version     INTEGER NOT NULL,
+    service     TEXT NOT NULL,
+    queue       TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    state       TEXT NOT NULL,
+    event       TEXT NOT NULL,
+    stage       TEXT NOT NULL,
+    priority    INTEGER NOT NULL,
+    position    INTEGER NOT NULL,
+    run_at      INTEGER NOT NULL,
+    expires_at  INTEGER,
+    deadline    INTEGER,
+    tries       INTEGER NOT NULL,
+    max_tries   INTEGER NOT NULL,
+    token       INTEGER NOT NULL,
+    worker      TEXT,
+    lease_until INTEGER,
+    detached    INTEGER NOT NULL,
+    cancelling  TEXT,
+    waiting_on  INTEGER NOT NULL,
+    created_at  INTEGER NOT NULL,
+    started_at  INTEGER,
+    finished_at INTEGER,
+    updated_at  INTEGER NOT NULL,
+    key         TEXT,     -- the hash
+    key_name    TEXT,
+    error       BLOB,
+    progress    BLOB,
+    result      BLOB,
+    spec        BLOB NOT NULL
+) STRICT;
+
+-- The lines that jobs are claimed from.
+CREATE INDEX jobs_ready ON jobs (service, queue, priority, position) WHERE stage = 'ready';
+CREATE INDEX jobs_delayed ON jobs (service, queue, run_at) WHERE stage = 'delayed';
+CREATE INDEX jobs_waiting ON jobs (service, queue, seq)
+    WHERE state IN ('pending', 'retry', 'blocked');
+
+-- Living jobs of a concurrency key: by their line, and the oldest in a state.
+CREATE INDEX jobs_keyed ON jobs (service, key, stage, queue, priority, position)
+    WHERE key IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX jobs_keyed_oldest ON jobs (service, key, state, seq)
+    WHERE key IS NOT NULL AND finished_at IS NULL;
+
+-- What upkeep looks for: leases that ran out, jobs not started in time, ended jobs to prune.
+CREATE INDEX jobs_active ON jobs (lease_until) WHERE state = 'active';
+CREATE INDEX jobs_expiring ON jobs (expires_at)
+    WHERE expires_at IS NOT NULL AND state IN ('pending', 'retry', 'blocked');
+CREATE INDEX jobs_ended ON jobs (service, queue, state, finished_at)
+    WHERE finished_at IS NOT NULL;
+
+-- Listing. Completed jobs are most of the history: a walk from the newest finds them at once.
+CREATE INDEX jobs_type ON jobs (type, seq);
+CREATE INDEX jobs_key ON jobs (key, seq) WHERE key IS NOT NULL;
+CREATE INDEX jobs_key_name ON jobs (key_name, seq) WHERE key_name IS NOT NULL;
+CREATE INDEX jobs_unusual ON jobs (state, seq)
+    WHERE state NOT IN ('pending', 'active', 'completed');
+
+CREATE TABLE journal (
+    seq  INTEGER PRIMARY KEY,
+    job  TEXT NOT NULL,  -- the id: a deleted job is still found by it
+    body BLOB NOT NULL
+) STRICT;
+CREATE INDEX journal_job ON journal (job);
+
+CREATE TABLE errors (
+    job  INTEGER NOT NULL,
+    n    INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (job, n)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE logs (
+    job  INTEGER NOT NULL,
+    n    INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (job, n)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tags (
+    tag TEXT NOT NULL,
+    job INTEGER NOT NULL,
+    PRIMARY KEY (tag, job)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tags_job ON tags (job);
+
+CREATE TABLE edges (
+    parent_id    TEXT NOT NULL,
+    child_id     TEXT NOT NULL,
+    n            INTEGER NOT NULL,  -- the order in which dependents came, and are told
+    policy       TEXT NOT NULL,
+    state        TEXT NOT NULL,
+    parent_state TEXT,
+    result       BLOB,
+    PRIMARY KEY (parent_id, child_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX edges_child ON edges (child_id);
+
+CREATE TABLE keys (
+    service   TEXT NOT NULL,
+    hash      TEXT NOT NULL,
+    active    INTEGER NOT NULL,
+    queued    INTEGER NOT NULL,
+    takeovers INTEGER NOT NULL,
+    PRIMARY KEY (service, hash)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE holders (
+    service    TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    job_id     TEXT NOT NULL,
+    held_until INTEGER,
+    PRIMARY KEY (service, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX holders_held ON holders (held_until) WHERE held_until IS NOT NULL;
+
+CREATE TABLE counts (
+    service TEXT NOT NULL,
+    queue   TEXT NOT NULL,
+    state   TEXT NOT NULL,
+    jobs    INTEGER NOT NULL,
+    PRIMARY KEY (service, queue, state)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE rates (
+    service TEXT NOT NULL,
+    queue   TEXT NOT NULL,
+    arrival INTEGER NOT NULL,
+    PRIMARY KEY (service, queue)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE documents (
+    kind       TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    body       BLOB NOT NULL,
+    revision   INTEGER NOT NULL,
+    expires_at INTEGER,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX documents_expiring ON documents (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta (name, value) VALUES ('revision', 0), ('settings', 0);

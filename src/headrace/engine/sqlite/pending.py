@@ -1,0 +1,245 @@
+"""What a transaction is going to write, gathered so that it takes few steps to write it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.core.admission import Holder
+from headrace.core.event import Event
+from headrace.core.model import MAX_LOGS, Job, LogEntry, TryError
+from headrace.core.states import State
+from headrace.engine.ledger import Edge, KeyRow
+from headrace.engine.sqlite.rows import encode, inserted, updated
+from headrace.engine.sqlite.sql import statement
+from headrace.engine.sqlite.store import Store, Value, seqs, texts
+
+Place = tuple[str, str]
+"""(service, queue), or (service, key)."""
+
+_LOG_STEP = 1 << 20
+"""Log lines are numbered from their write's sequence times this, so they keep their order."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """Writes in waiting. A copy is a point to go back to."""
+
+    jobs: dict[int, tuple[Job | None, Job]] = field(
+        default_factory=dict[int, tuple[Job | None, Job]]
+    )
+    """By sequence: the job as the table has it (None for a new one), and as it is to be."""
+    removed: dict[int, str] = field(default_factory=dict[int, str])
+    events: list[Event] = field(default_factory=list[Event])
+    errors: list[tuple[int, int, TryError]] = field(default_factory=list[tuple[int, int, TryError]])
+    logs: list[tuple[int, int, LogEntry]] = field(default_factory=list[tuple[int, int, LogEntry]])
+    cleared: set[int] = field(default_factory=set[int])
+    keys: dict[Place, KeyRow] = field(default_factory=dict[Place, KeyRow])
+    holders: dict[Place, Holder | None] = field(default_factory=dict[Place, Holder | None])
+    edges: dict[tuple[str, str], tuple[int, Edge]] = field(
+        default_factory=dict[tuple[str, str], tuple[int, Edge]]
+    )
+    arrivals: dict[Place, int] = field(default_factory=dict[Place, int])
+    counts: Counter[tuple[str, str, State]] = field(default_factory=Counter[tuple[str, str, State]])
+    lines: set[Place] = field(default_factory=set[Place])
+    """Queues whose lines in the tables are out of date."""
+    key_lines: set[Place] = field(default_factory=set[Place])
+    """Keys whose lines in the tables are out of date."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.events
+            or self.jobs
+            or self.removed
+            or self.holders
+            or self.keys
+            or self.edges
+            or self.arrivals
+        )
+
+    def copy(self) -> Pending:
+        return Pending(
+            self.jobs.copy(),
+            self.removed.copy(),
+            self.events.copy(),
+            self.errors.copy(),
+            self.logs.copy(),
+            self.cleared.copy(),
+            self.keys.copy(),
+            self.holders.copy(),
+            self.edges.copy(),
+            self.arrivals.copy(),
+            self.counts.copy(),
+            self.lines.copy(),
+            self.key_lines.copy(),
+        )
+
+    # Gathering
+
+    def save(self, before: Job | None, new: Job) -> None:
+        """`before` is the job as it was last seen or saved in this transaction."""
+        entry = self.jobs.get(new.seq)
+        self.jobs[new.seq] = (entry[0] if entry else before, new)
+        service = new.spec.service
+        self.lines.add((service, new.queue))
+        if before is None:
+            self.counts[service, new.queue, new.state] += 1
+        elif before.state is not new.state or before.queue != new.queue:
+            self.lines.add((service, before.queue))
+            self.counts[service, before.queue, before.state] -= 1
+            self.counts[service, new.queue, new.state] += 1
+        if new.spec.key:
+            self.key_lines.add((service, new.spec.key.hash))
+
+    def remove(self, job: Job) -> None:
+        entry = self.jobs.pop(job.seq, None)
+        self.forget(job.seq)
+        for tie in [tie for tie in self.edges if tie[1] == job.id]:
+            del self.edges[tie]
+        if entry is None or entry[0] is not None:
+            self.removed[job.seq] = job.id
+        self.counts[job.service, job.queue, job.state] -= 1
+        self.lines.add((job.service, job.queue))
+        if job.key:
+            self.key_lines.add((job.service, job.key.hash))
+
+    def forget(self, seq: int) -> None:
+        """Drops the errors and logs of a job."""
+        self.errors = [error for error in self.errors if error[0] != seq]
+        self.logs = [line for line in self.logs if line[0] != seq]
+        self.cleared.add(seq)
+
+    def tie(self, number: int, edge: Edge) -> None:
+        """`number` is the sequence of the write; an edge keeps the one it came with."""
+        tie = (edge.parent_id, edge.child_id)
+        known = self.edges.get(tie)
+        self.edges[tie] = (known[0] if known else number, edge)
+
+    def log(self, seq: int, number: int, entries: Iterable[LogEntry]) -> None:
+        """`number` is the sequence of the write that logs."""
+        start = number * _LOG_STEP + len(self.logs)
+        self.logs.extend((seq, start + n, entry) for n, entry in enumerate(entries))
+
+    # Writing
+
+    def flush(self, store: Store) -> None:
+        """Writes everything. What is deleted goes first: an id, an edge or a key may come back
+        in the same transaction."""
+        self._delete(store)
+        self._write_jobs(store)
+        _write(
+            store,
+            "insert_journal",
+            [value for event in self.events for value in (event.seq, event.job_id, encode(event))],
+        )
+        _write(
+            store,
+            "insert_errors",
+            [value for job, n, error in self.errors for value in (job, n, encode(error))],
+        )
+        _write(
+            store,
+            "insert_logs",
+            [value for job, n, line in self.logs for value in (job, n, encode(line))],
+        )
+        for job in {line[0] for line in self.logs}:
+            store.execute(statement("trim_logs"), (job, MAX_LOGS))
+        self._write_keys(store)
+        self._write_holders(store)
+        _write(
+            store,
+            "upsert_edges",
+            [value for n, edge in self.edges.values() for value in _edge_row(n, edge)],
+        )
+        _write(
+            store,
+            "upsert_rates",
+            [value for place, at in self.arrivals.items() for value in (*place, at)],
+        )
+        _write(
+            store,
+            "add_counts",
+            [value for place, n in self.counts.items() if n for value in (*place, n)],
+        )
+
+    def _delete(self, store: Store) -> None:
+        if self.removed:
+            gone = self.removed
+            store.execute(statement("delete_jobs"), (seqs(gone),))
+            store.execute(statement("delete_tags"), (seqs(gone),))
+            store.execute(statement("delete_edges_from"), (texts(gone.values()),))
+        if self.cleared:
+            store.execute(statement("delete_errors"), (seqs(self.cleared),))
+            store.execute(statement("delete_logs"), (seqs(self.cleared),))
+
+    def _write_jobs(self, store: Store) -> None:
+        new: list[Value] = []
+        tags: list[Value] = []
+        changed: defaultdict[str, list[Value]] = defaultdict(list)
+        for before, job in self.jobs.values():
+            if before is None:
+                new.extend(inserted(job))
+                for tag in job.spec.tags:
+                    tags += (tag, job.seq)
+            else:
+                name, row = updated(before, job)
+                changed[name].extend(row)
+        _write(store, "insert_jobs", new)
+        _write(store, "insert_tags", tags)
+        for name, values in changed.items():
+            _write(store, name, values)
+
+    def _write_keys(self, store: Store) -> None:
+        if not self.keys:
+            return
+        _write(
+            store,
+            "upsert_keys",
+            [
+                value
+                for place, row in self.keys.items()
+                for value in (*place, row.active, row.queued, row.takeovers)
+            ],
+        )
+        idle = (place for place, row in self.keys.items() if row == KeyRow())
+        _by_service(idle, store, "delete_idle_keys")
+
+    def _write_holders(self, store: Store) -> None:
+        if not self.holders:
+            return
+        free = (place for place, holder in self.holders.items() if holder is None)
+        _by_service(free, store, "delete_holders")
+        _write(
+            store,
+            "upsert_holders",
+            [
+                value
+                for place, holder in self.holders.items()
+                if holder is not None
+                for value in (*place, holder.job_id, holder.held_until)
+            ],
+        )
+
+
+def grouped(places: Iterable[Place]) -> dict[str, list[str]]:
+    """Places by service."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for service, name in places:
+        groups[service].append(name)
+    return groups
+
+
+def _by_service(places: Iterable[Place], store: Store, name: str) -> None:
+    for service, found in grouped(places).items():
+        store.execute(statement(name), (service, texts(found)))
+
+
+def _write(store: Store, name: str, values: list[Value]) -> None:
+    if values:
+        store.write_rows(name, values)
+
+
+def _edge_row(n: int, edge: Edge) -> tuple[Value, ...]:
+    result = None if edge.result is None else bytes(edge.result)
+    return (edge.parent_id, edge.child_id, n, edge.policy, edge.state, edge.parent_state, result)

@@ -1,0 +1,400 @@
+-- Every statement of the SQLite engine. The data layout is in migrations/0001_create.sql.
+--
+-- Reads of many rows come back as one row of JSON: each step of SQLite gives up the interpreter
+-- lock, so a hundred rows fetched one by one wait a hundred times beside a busy event loop. The
+-- JSON of stored specs, results and events is passed on byte for byte.
+--
+-- `carray(?)` is a bound array of integers or strings.
+
+-- name: job_json
+-- One job as the JSON of core.model.Job, without its result: a result is any JSON, also `null`,
+-- and travels beside it.
+format('{"seq":%d,"version":%d,"state":"%s","event":"%s","queue":%s,"type":%s,"priority":%d,"max_tries":%d,"run_at":%d,"updated_at":%d,"stage":"%s","tries":%d,"token":%d,"waiting_on":%d,"detached":%s',
+       seq, version, state, event, json_quote(queue), json_quote(type), priority, max_tries,
+       run_at, updated_at, stage, tries, token, waiting_on, iif(detached, 'true', 'false'))
+|| iif(worker IS NULL, '', ',"worker":' || json_quote(worker))
+|| iif(lease_until IS NULL, '', ',"lease_until":' || lease_until)
+|| iif(started_at IS NULL, '', ',"started_at":' || started_at)
+|| iif(finished_at IS NULL, '', ',"finished_at":' || finished_at)
+|| iif(expires_at IS NULL, '', ',"expires_at":' || expires_at)
+|| iif(deadline IS NULL, '', ',"deadline":' || deadline)
+|| iif(cancelling IS NULL, '', ',"cancelling":' || json_quote(cancelling))
+|| iif(error IS NULL, '', ',"error":' || error)
+|| iif(progress IS NULL, '', ',"progress":' || progress)
+|| ',"spec":' || spec || '}'
+
+-- name: jobs_json
+-- All jobs of the subquery that follows, and the results of those that have one.
+SELECT '[' || group_concat(@job_json@) || ']',
+       '[' || group_concat(iif(result IS NULL, NULL, '[' || seq || ',' || result || ']')) || ']'
+FROM
+
+-- name: head
+SELECT ifnull((SELECT max(seq) FROM journal), 0),
+       (SELECT value FROM meta WHERE name = 'settings'),
+       (SELECT value FROM meta WHERE name = 'revision')
+
+-- Jobs --------------------------------------------------------------------------------------
+
+-- name: existing
+SELECT json_group_array(id) FROM jobs WHERE id IN carray(?)
+
+-- name: jobs_by_id
+@jobs_json@ (SELECT * FROM jobs WHERE id IN carray(?))
+
+-- name: jobs_by_seq
+@jobs_json@ (SELECT * FROM jobs WHERE seq IN carray(?))
+
+-- name: heads
+-- What can change without a new version, to bring a snapshot up to date.
+SELECT json_group_array(json_array(seq, version, stage, waiting_on, lease_until))
+FROM jobs WHERE seq IN carray(?)
+
+-- name: insert_jobs
+INSERT INTO jobs (seq, id, version, service, queue, type, state, event, stage, priority, position,
+                  run_at, expires_at, deadline, tries, max_tries, token, worker, lease_until,
+                  detached, cancelling, waiting_on, created_at, started_at, finished_at,
+                  updated_at, key, key_name, error, progress, result, spec)
+VALUES @rows(32)@
+
+-- name: update_placed
+WITH v (seq, stage, waiting_on) AS (VALUES @rows(3)@)
+UPDATE jobs SET stage = v.stage, waiting_on = v.waiting_on FROM v WHERE jobs.seq = v.seq
+
+-- name: update_started
+WITH v (seq, version, tries, worker, lease_until, started_at, updated_at) AS (VALUES @rows(7)@)
+UPDATE jobs
+SET state = 'active', event = 'started', stage = '', version = v.version, token = v.version,
+    tries = v.tries, worker = v.worker, lease_until = v.lease_until, started_at = v.started_at,
+    updated_at = v.updated_at
+FROM v WHERE jobs.seq = v.seq
+
+-- name: update_ended
+WITH v (seq, version, state, event, finished_at, updated_at, result, error) AS (VALUES @rows(8)@)
+UPDATE jobs
+SET state = v.state, event = v.event, stage = '', version = v.version, worker = NULL,
+    lease_until = NULL, detached = 0, cancelling = NULL, finished_at = v.finished_at,
+    updated_at = v.updated_at, result = v.result, error = v.error
+FROM v WHERE jobs.seq = v.seq
+
+-- name: update_jobs
+WITH v (seq, version, queue, type, state, event, stage, priority, position, run_at, expires_at,
+        deadline, tries, max_tries, token, worker, lease_until, detached, cancelling, waiting_on,
+        started_at, finished_at, updated_at, error, progress, result) AS (VALUES @rows(26)@)
+UPDATE jobs
+SET version = v.version, queue = v.queue, type = v.type, state = v.state, event = v.event,
+    stage = v.stage, priority = v.priority, position = v.position, run_at = v.run_at,
+    expires_at = v.expires_at, deadline = v.deadline, tries = v.tries, max_tries = v.max_tries,
+    token = v.token, worker = v.worker, lease_until = v.lease_until, detached = v.detached,
+    cancelling = v.cancelling, waiting_on = v.waiting_on, started_at = v.started_at,
+    finished_at = v.finished_at, updated_at = v.updated_at, error = v.error,
+    progress = v.progress, result = v.result
+FROM v WHERE jobs.seq = v.seq
+
+-- name: delete_jobs
+DELETE FROM jobs WHERE seq IN carray(?)
+
+-- name: delete_errors
+DELETE FROM errors WHERE job IN carray(?)
+
+-- name: delete_logs
+DELETE FROM logs WHERE job IN carray(?)
+
+-- name: delete_tags
+DELETE FROM tags WHERE (tag, job) IN (SELECT tag, job FROM tags WHERE job IN carray(?))
+
+-- name: delete_edges_from
+DELETE FROM edges
+WHERE (parent_id, child_id) IN (SELECT parent_id, child_id FROM edges WHERE child_id IN carray(?))
+
+-- name: leases
+SELECT json_group_array(json_array(seq, token, detached, cancelling))
+FROM jobs WHERE seq IN carray(?) AND state = 'active'
+
+-- name: renew
+UPDATE jobs SET lease_until = ? WHERE seq IN carray(?)
+
+-- Beside a job ------------------------------------------------------------------------------
+
+-- name: insert_journal
+INSERT INTO journal (seq, job, body) VALUES @rows(3)@
+
+-- name: insert_errors
+INSERT INTO errors (job, n, body) VALUES @rows(3)@
+
+-- name: insert_logs
+INSERT INTO logs (job, n, body) VALUES @rows(3)@
+
+-- name: trim_logs
+DELETE FROM logs WHERE job = ?1
+AND n <= (SELECT n FROM logs WHERE job = ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)
+
+-- name: insert_tags
+INSERT OR IGNORE INTO tags (tag, job) VALUES @rows(2)@
+
+-- name: errors_of
+SELECT '[' || group_concat('[' || job || ',' || body || ']') || ']'
+FROM (SELECT job, body FROM errors WHERE job IN carray(?) ORDER BY job, n)
+
+-- name: logs_of
+SELECT '[' || group_concat('[' || job || ',' || body || ']') || ']'
+FROM (SELECT job, body FROM logs WHERE job IN carray(?) ORDER BY job, n)
+
+-- Lines -------------------------------------------------------------------------------------
+
+-- name: ready
+@jobs_json@ (SELECT * FROM jobs WHERE service = ? AND queue = ? AND stage = 'ready'
+             ORDER BY priority, position LIMIT ?)
+
+-- name: due
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs WHERE service = ? AND queue = ? AND stage = 'delayed' AND run_at <= ?
+      ORDER BY run_at, seq LIMIT ?)
+
+-- name: next_due
+SELECT min(run_at) FROM jobs WHERE service = ? AND queue = ? AND stage = 'delayed'
+
+-- name: oldest_waiting
+SELECT id FROM jobs
+WHERE service = ? AND queue = ? AND state IN ('pending', 'retry', 'blocked')
+ORDER BY seq LIMIT 1
+
+-- Keys --------------------------------------------------------------------------------------
+
+-- name: keys
+SELECT json_group_array(json_array(service, hash, active, queued, takeovers))
+FROM keys WHERE service = ? AND hash IN carray(?)
+
+-- name: upsert_keys
+INSERT INTO keys (service, hash, active, queued, takeovers) VALUES @rows(5)@
+ON CONFLICT DO UPDATE
+SET active = excluded.active, queued = excluded.queued, takeovers = excluded.takeovers
+
+-- name: delete_idle_keys
+DELETE FROM keys
+WHERE service = ? AND hash IN carray(?) AND active = 0 AND queued = 0 AND takeovers = 0
+
+-- name: ready_of_keys
+-- How many jobs of the keys stand ready, by queue and priority.
+SELECT json_group_array(json_array(key, queue, priority, jobs))
+FROM (SELECT key, queue, priority, count(*) AS jobs FROM jobs
+      WHERE service = ? AND key IN carray(?) AND stage = 'ready' AND finished_at IS NULL
+        AND key IS NOT NULL
+      GROUP BY key, queue, priority)
+
+-- name: parked_of_keys
+-- The first few parked jobs of each key, in order of queue, priority and place.
+@jobs_json@ (SELECT jobs.* FROM carray(?2) AS k
+             JOIN jobs ON jobs.seq IN (
+                 SELECT seq FROM jobs
+                 WHERE service = ?1 AND key = k.value AND stage = 'parked'
+                   AND finished_at IS NULL
+                 ORDER BY queue, priority, position LIMIT ?3))
+
+-- name: last_parked_queues
+SELECT json_group_array(json_array(value, queue))
+FROM (SELECT k.value, (SELECT max(queue) FROM jobs
+                       WHERE service = ?1 AND key = k.value AND stage = 'parked'
+                         AND finished_at IS NULL) AS queue
+      FROM carray(?2) AS k)
+
+-- name: queue_of_key
+-- The first queue after the given one in which jobs of the key stand in the given line.
+SELECT min(queue) FROM jobs
+WHERE service = ? AND key = ? AND stage = ? AND queue > ? AND finished_at IS NULL
+
+-- name: line_of_key
+@jobs_json@ (SELECT * FROM jobs
+             WHERE service = ? AND key = ? AND stage = ? AND queue = ? AND finished_at IS NULL
+               AND state <> 'active'
+             ORDER BY priority, position LIMIT ?)
+
+-- name: active_of_key
+@jobs_json@ (SELECT * FROM jobs
+             WHERE service = ? AND key = ? AND state = 'active' AND finished_at IS NULL)
+
+-- name: first_active
+SELECT id FROM jobs
+WHERE service = ? AND key = ? AND state = 'active' AND finished_at IS NULL
+ORDER BY seq LIMIT 1
+
+-- name: first_queued
+SELECT id FROM jobs WHERE seq = (
+    SELECT min(first) FROM (
+        SELECT (SELECT min(seq) FROM jobs WHERE service = ?1 AND key = ?2 AND state = waiting
+                AND finished_at IS NULL) AS first
+        FROM (SELECT 'pending' AS waiting UNION ALL SELECT 'retry' UNION ALL SELECT 'blocked')))
+
+-- Dedup, edges, rates, counts ---------------------------------------------------------------
+
+-- name: holders
+SELECT json_group_array(json_array(service, key, job_id, held_until))
+FROM holders WHERE service = ? AND key IN carray(?)
+
+-- name: upsert_holders
+INSERT INTO holders (service, key, job_id, held_until) VALUES @rows(4)@
+ON CONFLICT DO UPDATE SET job_id = excluded.job_id, held_until = excluded.held_until
+
+-- name: delete_holders
+DELETE FROM holders WHERE service = ? AND key IN carray(?)
+
+-- name: edges_json
+SELECT '[' || group_concat(json_array(n, parent_id, child_id, policy, state, parent_state)) || ']',
+       '[' || group_concat(iif(result IS NULL, NULL,
+              '[' || json_quote(parent_id) || ',' || json_quote(child_id) || ',' || result || ']'))
+       || ']'
+FROM edges
+
+-- name: edges_to
+@edges_json@ WHERE parent_id IN carray(?)
+
+-- name: edges_from
+@edges_json@ WHERE child_id IN carray(?)
+
+-- name: upsert_edges
+INSERT INTO edges (parent_id, child_id, n, policy, state, parent_state, result)
+VALUES @rows(7)@
+ON CONFLICT DO UPDATE
+SET policy = excluded.policy, state = excluded.state, parent_state = excluded.parent_state,
+    result = excluded.result
+
+-- name: arrival
+SELECT arrival FROM rates WHERE service = ? AND queue = ?
+
+-- name: upsert_rates
+INSERT INTO rates (service, queue, arrival) VALUES @rows(3)@
+ON CONFLICT DO UPDATE SET arrival = excluded.arrival
+
+-- name: counted
+SELECT json_group_object(state, jobs) FROM counts WHERE service = ? AND queue = ?
+
+-- name: add_counts
+INSERT INTO counts (service, queue, state, jobs) VALUES @rows(4)@
+ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs
+
+-- name: count
+SELECT json_group_array(json_array(service, queue, state, jobs))
+FROM (SELECT * FROM counts WHERE jobs > 0 ORDER BY service, queue, state)
+
+-- Documents ---------------------------------------------------------------------------------
+
+-- name: queue_settings
+SELECT '[' || group_concat('[' || json_quote(name) || ',' || body || ']') || ']'
+FROM documents WHERE kind = ?
+
+-- name: document
+SELECT revision FROM documents
+WHERE kind = ? AND name = ? AND (expires_at IS NULL OR expires_at > ?)
+
+-- name: next_revision
+UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value
+
+-- name: settings_revision
+UPDATE meta SET value = ? WHERE name = 'settings'
+
+-- name: put_document
+INSERT INTO documents (kind, name, body, revision, expires_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE
+SET body = excluded.body, revision = excluded.revision, expires_at = excluded.expires_at
+
+-- name: delete_document
+DELETE FROM documents WHERE kind = ? AND name = ?
+
+-- name: documents
+SELECT '[' || group_concat('[' || json_quote(name) || ',' || body || ',' || revision || ','
+              || ifnull(expires_at, 'null') || ']') || ']'
+FROM (SELECT * FROM documents WHERE kind = ? AND (expires_at IS NULL OR expires_at > ?)
+      ORDER BY name)
+
+-- Journal -----------------------------------------------------------------------------------
+
+-- name: journal
+SELECT '[' || group_concat(body) || ']'
+FROM (SELECT body FROM journal WHERE seq > ? ORDER BY seq LIMIT ?)
+
+-- name: journal_of
+SELECT '[' || group_concat(body) || ']'
+FROM (SELECT body FROM journal WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?)
+
+-- name: oldest_journal
+SELECT '[' || group_concat(body) || ']'
+FROM (SELECT body FROM journal WHERE seq < (SELECT max(seq) FROM journal) ORDER BY seq LIMIT ?)
+
+-- name: delete_journal
+DELETE FROM journal WHERE seq <= ?
+
+-- Pruning -----------------------------------------------------------------------------------
+
+-- name: ended
+-- The oldest ended jobs of a place, oldest first.
+SELECT json_group_array(json_array(seq, finished_at))
+FROM (SELECT seq, finished_at FROM jobs
+      WHERE service = ? AND queue = ? AND state = ? AND finished_at IS NOT NULL
+      ORDER BY finished_at, seq LIMIT ?)
+
+-- name: delete_lapsed_holders
+DELETE FROM holders
+WHERE (service, key) IN (
+    SELECT service, key FROM holders
+    WHERE held_until <= ?1 AND held_until IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = holders.job_id AND finished_at IS NULL))
+
+-- name: delete_expired_documents
+DELETE FROM documents WHERE expires_at <= ? AND expires_at IS NOT NULL
+
+-- Finding -----------------------------------------------------------------------------------
+-- Each names candidates by sequence, newest first where its index has that order.
+
+-- name: find_all
+SELECT json_group_array(seq) FROM (SELECT seq FROM jobs WHERE seq < ? ORDER BY seq DESC LIMIT ?)
+
+-- name: find_ids
+SELECT json_group_array(seq) FROM (SELECT seq FROM jobs WHERE id IN carray(?) AND seq < ?)
+
+-- name: find_type
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs WHERE type = ? AND seq < ? ORDER BY seq DESC LIMIT ?)
+
+-- name: find_key
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs WHERE key = ? AND seq < ? ORDER BY seq DESC LIMIT ?)
+
+-- name: find_key_name
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs WHERE key_name = ? AND seq < ? ORDER BY seq DESC LIMIT ?)
+
+-- name: find_tag
+SELECT json_group_array(job)
+FROM (SELECT job FROM tags WHERE tag = ? AND job < ? ORDER BY job DESC LIMIT ?)
+
+-- name: find_unusual
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs
+      WHERE state = ? AND state NOT IN ('pending', 'active', 'completed') AND seq < ?
+      ORDER BY seq DESC LIMIT ?)
+
+-- name: find_waiting
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs
+      WHERE service = ? AND queue = ? AND state IN ('pending', 'retry', 'blocked') AND seq < ?
+      ORDER BY seq DESC LIMIT ?)
+
+-- name: find_active
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs WHERE state = 'active' AND lease_until <= ? AND seq < ? LIMIT ?)
+
+-- name: find_expiring
+SELECT json_group_array(seq)
+FROM (SELECT seq FROM jobs
+      WHERE expires_at <= ? AND expires_at IS NOT NULL
+        AND state IN ('pending', 'retry', 'blocked') AND seq < ?
+      LIMIT ?)
+
+-- name: find_children
+SELECT json_group_array(seq)
+FROM (SELECT jobs.seq FROM edges JOIN jobs ON jobs.id = edges.child_id
+      WHERE edges.parent_id = ? AND jobs.seq < ? LIMIT ?)
+
+-- name: find_jobs
+-- The jobs among the candidates; further conditions follow.
+@jobs_json@ (SELECT * FROM jobs WHERE seq IN carray(?)

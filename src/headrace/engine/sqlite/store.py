@@ -1,0 +1,122 @@
+"""One connection to the store: opened, set up, and with the few calls the engine makes.
+
+The one module that touches apsw's calls, whose stubs do not name their types on Python 3.11.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+import apsw
+
+from headrace.core.errors import EngineUnavailable, StoreReadOnly
+from headrace.engine.sqlite.errors import translate
+from headrace.engine.sqlite.location import Location
+from headrace.engine.sqlite.sql import LARGEST, for_rows, width
+
+Value = int | float | str | bytes | None
+
+
+class Bound:
+    """A bound array, for `carray(?)`."""
+
+
+Row = tuple[Value, ...]
+
+
+def seqs(numbers: Iterable[int]) -> Bound:
+    """Sequences as one bound array."""
+    # An empty array has no address to bind; there is no job 0.
+    return cast(Bound, apsw.carray(array("q", numbers) or array("q", [0])))
+
+
+def texts(values: Iterable[str]) -> Bound:
+    """Texts as one bound array."""
+    return cast(Bound, apsw.carray(tuple(values) or ("",)))
+
+
+class Store:
+    """A connection, used by one thread at a time."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+    def close(self) -> None:
+        self.connection.close(True)
+
+    def execute(self, sql: str, values: Sequence[Value | Bound] = ()) -> None:
+        """Runs a statement that answers nothing."""
+        self.connection.execute(sql, cast("Sequence[Value]", values))
+
+    def fetch(self, sql: str, values: Sequence[Value | Bound] = ()) -> Row | None:
+        """The first row of a query, without a step to see whether there is a second."""
+        cursor = self.connection.execute(sql, cast("Sequence[Value]", values))
+        row = cast("Row | None", cursor.fetchone())
+        cursor.close(True)
+        return row
+
+    def text(self, sql: str, values: Sequence[Value | Bound] = ()) -> str:
+        """The JSON array that a query answers with."""
+        row = self.fetch(sql, values)
+        return cast(str, row[0]) if row and row[0] is not None else "[]"
+
+    def write_rows(self, name: str, values: Sequence[Value]) -> None:
+        """Runs a statement for all rows of the flat `values`, in as few steps as possible.
+
+        Each step of SQLite gives up the interpreter lock, and beside a busy event loop getting
+        it back costs up to 5 ms: rows are written by the hundred, never one by one.
+        """
+        columns = width(name)
+        start, left = 0, len(values) // columns
+        while left:
+            count = LARGEST if left >= LARGEST else 1 << left.bit_length() - 1
+            end = start + count * columns
+            self.connection.execute(for_rows(name, count), values[start:end])
+            start, left = end, left - count
+
+
+_CACHED_STATEMENTS = 300
+_CACHE_KIB = 65_536
+_CHECKPOINT_PAGES = 4000
+
+
+def open_store(location: Location) -> Store:
+    """A connection with its waiting times set, and nothing else changed yet."""
+    folder = Path(location.path).parent
+    if not folder.is_dir():
+        raise StoreReadOnly(f"{location.path}: the directory {folder} does not exist; create it")
+    try:
+        connection = apsw.Connection(location.path, statementcachesize=_CACHED_STATEMENTS)
+        wait = round(location.busy_timeout * 1000)
+        connection.set_busy_timeout(wait)
+        if connection.readonly("main"):
+            connection.close()
+            raise StoreReadOnly(
+                f"{location.path}: may only be read; give this user write permission on the file"
+                " and its directory"
+            )
+    except apsw.Error as error:
+        raise translate(error, location.path) or error from error
+    return Store(connection)
+
+
+def set_up(store: Store, location: Location) -> None:
+    """The settings of a connection to a store that was found to be ours."""
+    mode = store.fetch("PRAGMA journal_mode = wal")
+    if mode != ("wal",):
+        raise EngineUnavailable(
+            f"{location.path}: this file system cannot hold a write-ahead log; use a local disk"
+        )
+    store.execute(f"PRAGMA synchronous = {location.synchronous}")
+    store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    store.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    store.execute("PRAGMA temp_store = memory")

@@ -1,0 +1,171 @@
+"""The writer: one thread, one connection, and one commit for everything that was asked meanwhile.
+
+A batch runs at first as if nothing could fail: no savepoints, writes held back to the end. If an
+operation raises, the whole batch is taken back and done again carefully, each operation under a
+savepoint of its own, so that only the one to blame fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+
+from headrace.core.errors import EngineError
+from headrace.engine.sqlite.errors import breaks_connection, translate
+from headrace.engine.sqlite.lane import Answers, Ask, Lane
+from headrace.engine.sqlite.location import Location
+from headrace.engine.sqlite.records import Again, SqlRecords
+from headrace.engine.sqlite.schema import connect
+from headrace.engine.sqlite.settings import Settings
+from headrace.engine.sqlite.span import Span
+from headrace.engine.sqlite.store import Store
+from headrace.engine.sqlite.wanted import Wanted
+
+Announce = Callable[[set[str], Span], None]
+"""Told of every commit, with the topics to ring."""
+
+Reach = Callable[[str], None]
+"""Told when a commit reaches `begin`, `before_commit` and `after_commit`."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """What a transaction came to, before it is committed."""
+
+    answers: list[tuple[Ask[SqlRecords], object, BaseException | None]] = field(
+        default_factory=list[tuple[Ask[SqlRecords], object, BaseException | None]]
+    )
+    topics: set[str] = field(default_factory=set[str])
+    span: Span = field(default_factory=Span)
+
+
+class Writer:
+    """Commits what it is asked, in order."""
+
+    def __init__(self, location: Location, store: Store, announce: Announce, reach: Reach) -> None:
+        self._location, self._announce, self._reach = location, announce, reach
+        self._settings = Settings()
+        self._store: Store | None = store
+        self._lane = Lane[SqlRecords]("headrace-writer", self._serve)
+        self.ask = self._lane.ask
+
+    def stop(self) -> None:
+        """Commits what was asked, then lets go of the store."""
+        self._lane.stop()
+        self._checkpoint()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _checkpoint(self) -> None:
+        """Moves what it can from the log into the file, so that the next to open has less to do."""
+        if self._store is not None:
+            with suppress(apsw.Error):
+                self._store.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _serve(self, asks: list[Ask[SqlRecords]]) -> None:
+        answers = Answers()
+        try:
+            done = self._commit(asks)
+        except Exception as error:
+            answers.fail(asks, self._explained(error))
+            answers.send()
+            return
+        for ask, answer, error in done.answers:
+            answers.add(ask, answer, error)
+        answers.send()
+        self._announce(done.topics, done.span)
+
+    def _explained(self, error: Exception) -> Exception:
+        if breaks_connection(error):
+            self._disconnect()
+        if isinstance(error, apsw.Error):
+            explained = translate(error, self._location.path)
+            if explained is not None:
+                explained.__cause__ = error
+                return explained
+        return error
+
+    def _commit(self, asks: list[Ask[SqlRecords]]) -> _Done:
+        try:
+            return self._transaction(asks, self._all)
+        except Again:
+            return self._transaction(asks, self._each)
+        except Exception as error:
+            if len(asks) == 1 or _concerns_all(error, self._location.path):
+                raise
+            return self._transaction(asks, self._each)
+
+    def _transaction(
+        self,
+        asks: list[Ask[SqlRecords]],
+        run: Callable[[Store, list[Ask[SqlRecords]]], _Done],
+    ) -> _Done:
+        store = self._store = self._store or connect(self._location)
+        self._reach("begin")
+        store.execute("BEGIN IMMEDIATE")
+        try:
+            done = run(store, asks)
+            self._reach("before_commit")
+            store.execute("COMMIT")
+        except BaseException:
+            self._settings.forget()
+            if store.in_transaction:  # SQLite itself rolls back after some errors
+                store.execute("ROLLBACK")
+            raise
+        self._reach("after_commit")
+        return done
+
+    def _all(self, store: Store, asks: list[Ask[SqlRecords]]) -> _Done:
+        """All operations on the same records, written at the end."""
+        records = SqlRecords(store, self._settings)
+        records.begin()
+        wanted = Wanted()
+        for ask in asks:
+            if ask.wanted:
+                wanted.join(ask.wanted)
+        records.prepare(wanted)
+        done = _Done()
+        done.answers = [(ask, ask.work(records), None) for ask in asks]
+        records.flush()
+        done.topics, done.span = records.topics, records.span
+        return done
+
+    def _each(self, store: Store, asks: list[Ask[SqlRecords]]) -> _Done:
+        """Each operation on its own, so that one can be taken back."""
+        done = _Done()
+        for ask in asks:
+            store.execute("SAVEPOINT headrace_ask")
+            try:
+                records = SqlRecords(store, self._settings, careful=True)
+                records.begin()
+                answer: Any = ask.work(records)
+                records.flush()
+            except Exception as error:
+                if _concerns_all(error, self._location.path):
+                    raise
+                store.execute("ROLLBACK TO headrace_ask; RELEASE headrace_ask")
+                self._settings.forget()
+                done.answers.append((ask, None, error))
+            else:
+                store.execute("RELEASE headrace_ask")
+                done.answers.append((ask, answer, None))
+                done.topics |= records.topics
+                first = done.span if done.span.seq else records.span
+                last = records.span
+                done.span = Span(first.seq_before, last.seq, first.revision_before, last.revision)
+        return done
+
+
+def _concerns_all(error: Exception, path: str) -> bool:
+    """Whether an error says that the store, not an operation, is in trouble."""
+    if isinstance(error, apsw.Error):
+        return translate(error, path) is not None
+    return isinstance(error, EngineError)

@@ -1,0 +1,1 @@
+"""The worker: fetch, run, complete, keep leases."""

@@ -1,0 +1,110 @@
+"""Threads for sync handlers. They are daemons: a stuck handler cannot keep the process alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_Call = Callable[[], None]
+
+
+class ThreadPool:
+    """As many threads as there are calls at once, up to `limit`; idle ones are used again."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._calls: deque[_Call | None] = deque()
+        self._ready = threading.Condition()
+        self._threads = self._idle = 0
+
+    async def call(
+        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the function in a thread, in this context. A cancelled caller waits for the
+        function all the same: its slot is not free while it runs."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def resolve(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def call() -> None:
+            result, error = None, None
+            try:
+                result = context.run(function, *args, **kwargs)
+            except StopIteration as stop:  # cannot travel through a future
+                error = RuntimeError(f"the handler raised StopIteration: {stop}")
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has left
+                loop.call_soon_threadsafe(resolve, result, error)
+
+        self._submit(call)
+        return await _outlast(future, lambda: self._withdraw(call))
+
+    def _withdraw(self, call: _Call) -> bool:
+        """Takes a call back that no thread has begun."""
+        with self._ready:
+            try:
+                self._calls.remove(call)
+            except ValueError:
+                return False
+            return True
+
+    def _submit(self, call: _Call) -> None:
+        with self._ready:
+            self._calls.append(call)
+            if self._idle >= len(self._calls):
+                self._ready.notify()
+            elif self._threads < self.limit:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="headrace-handler", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._ready:
+                self._idle += 1
+                while not self._calls:
+                    self._ready.wait()
+                self._idle -= 1
+                call = self._calls.popleft()
+            if call is None:
+                return
+            call()
+            del call  # or an idle thread would keep the last payload alive
+
+    def close(self) -> None:
+        """Lets idle threads end."""
+        with self._ready:
+            self._calls.extend([None] * self._threads)
+            self._ready.notify_all()
+
+
+async def _outlast(future: asyncio.Future[Any], withdraw: Callable[[], bool]) -> Any:
+    """Waits for a call that has begun even when cancelled, then lets the cancellation through."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            if future.cancelled() or withdraw():
+                raise
+            cancelled = error
+        except BaseException:
+            break
+    if cancelled is None:
+        return future.result()
+    if future.exception() is None:
+        return future.result()
+    raise cancelled

@@ -1,0 +1,1 @@
+"""Chores that any worker may do at any time: rescue, expiry, retention."""

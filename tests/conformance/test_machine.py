@@ -1,0 +1,70 @@
+"""The state machine on every engine of this package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from headrace.engine.memory import MemoryEngine
+from headrace.engine.protocol import Engine
+from headrace.testing.machine import engine_machine
+
+MODERATE = settings(
+    max_examples=200,
+    stateful_step_count=50,
+    deadline=None,
+    phases=(Phase.reuse, Phase.generate, Phase.shrink),
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+LARGE = settings(MODERATE, max_examples=3000, stateful_step_count=80)
+
+needs_lab = pytest.mark.skipif(
+    "HEADRACE_LAB" not in os.environ, reason="the large profile: set HEADRACE_LAB=1"
+)
+
+
+def memory(_: Path) -> Callable[[], Engine]:
+    return MemoryEngine
+
+
+def sqlite(folder: Path) -> Callable[[], Engine]:
+    from headrace.engine.sqlite import SqliteEngine
+
+    return lambda: SqliteEngine(Path(tempfile.mkdtemp(dir=folder)) / "jobs.db")
+
+
+ENGINES = [
+    memory,
+    pytest.param(
+        sqlite,
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("headrace.engine.sqlite") is None, reason="not built"
+        ),
+    ),
+]
+
+
+@pytest.mark.timeout(600)  # shrinking a failure takes its time
+@pytest.mark.parametrize("make", ENGINES)
+def test_engine_does_what_the_reference_does(
+    make: Callable[[Path], Callable[[], Engine]], tmp_path: Path
+) -> None:
+    run_state_machine_as_test(engine_machine(make(tmp_path)), settings=MODERATE)
+
+
+@pytest.mark.lab
+@needs_lab
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("make", ENGINES)
+def test_engine_does_what_the_reference_does_for_long(
+    make: Callable[[Path], Callable[[], Engine]], tmp_path: Path
+) -> None:
+    run_state_machine_as_test(engine_machine(make(tmp_path)), settings=LARGE)
