@@ -84,13 +84,19 @@ class Crew:
                 last = worker.log.read_text(errors="replace").splitlines()[-12:]
                 raise WorkerDied("\n".join([f"worker {worker.number} ended by itself:", *last]))
 
-    def kill(self) -> None:
-        for worker in self.workers:
-            worker.kill()
-
     def stop(self) -> None:
         """Every worker finishes what it runs; one that takes too long is killed."""
         for worker in self.workers:
             worker.ask_to_stop()
         for worker in self.workers:
             worker.wait(8)
+
+    def disband(self) -> None:
+        """However the demo ends, no worker outlives it; a further Ctrl-C is not patient."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            self.stop()
+        except KeyboardInterrupt:
+            for worker in self.workers:
+                worker.kill()

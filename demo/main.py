@@ -18,9 +18,14 @@ def main() -> int:
         os.environ["HEADRACE_URL"] = f"sqlite:{name}/shop.db"
         os.environ["DEMO_DIARY"] = f"{name}/diary.txt"
         os.environ["DEMO_OFFICE"] = f"{name}/office-is-open"
+        from crew import Crew
         from show import watched
 
-        return asyncio.run(watched(Path(name)))
+        crew = Crew(Path(name))
+        try:
+            return asyncio.run(watched(crew, Path(name)))
+        finally:
+            crew.disband()
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Show:
     """Everything that runs in the demo's own process."""
 
-    def __init__(self, app: App, folder: Path, console: Console) -> None:
-        self._app, self._folder, self._console = app, folder, console
+    def __init__(self, app: App, crew: Crew, folder: Path, console: Console) -> None:
+        self._app, self._crew, self._folder, self._console = app, crew, folder, console
         live = console.is_terminal and not console.is_dumb_terminal
         self._began = time.monotonic()
-        self._board, self.crew = Board(time.time()), Crew(folder)
-        view = LiveView(self._board, self.crew, console) if live else PlainView(self._board)
+        self._board = Board(time.time())
+        view = LiveView(self._board, self._crew, console) if live else PlainView(self._board)
         self._view = view
         # Nobody reads along where there is no terminal.
-        self._story = Story(app, self.crew, self._board, view, pace=1.0 if live else 0.3)
+        self._story = Story(app, self._crew, self._board, view, pace=1.0 if live else 0.3)
 
     async def run(self) -> int:
         """The exit code."""
@@ -54,12 +54,14 @@ class Show:
             for chore in chores:
                 if chore.done():
                     chore.result()  # it ends only by an error
-            return await story
+            facts = await story
+            chores[1].cancel()
+            await asyncio.to_thread(self._crew.stop)
+            return facts
         finally:
             for task in (story, *chores):
                 task.cancel()
             await asyncio.gather(story, *chores, return_exceptions=True)
-            await asyncio.to_thread(self.crew.stop)
 
     async def _follow(self) -> None:
         """Reads the journal as it is written."""
@@ -71,11 +73,11 @@ class Show:
         """Sees who is there, and draws."""
         while True:
             for presence in await self._app.workers():
-                worker = self.crew.by_pid(presence.pid)
+                worker = self._crew.by_pid(presence.pid)
                 if worker and presence.id not in self._board.names:
                     self._board.names[presence.id] = worker.name
                     self._story.changed.set()
-            self.crew.check()
+            self._crew.check()
             self._view.refresh()
             await asyncio.sleep(0.1)
 
@@ -84,7 +86,7 @@ class Show:
         notes = diary.read(self._folder / "diary.txt")
         found = list(checks(Records(self._board, notes, facts)))
         spent = time.monotonic() - self._began
-        self._print(f"\n{len(self.crew.workers)} workers, one killed, {spent:.0f} s\n", "bold")
+        self._print(f"\n{len(self._crew.workers)} workers, one killed, {spent:.0f} s\n", "bold")
         good, bad = ("✓", "✗") if self._console.encoding.startswith("utf") else ("ok", "NO")
         for check in found:
             mark = (good, "green") if check.holds else (bad, "bold red")
@@ -99,23 +101,16 @@ class Show:
         self._console.print(text, style=style, soft_wrap=not self._console.is_terminal)
 
 
-async def watched(folder: Path) -> int:
-    """Runs the show; a first signal ends it in order, a second at once."""
+async def watched(crew: Crew, folder: Path) -> int:
+    """Runs the show until its end, or until the first signal."""
     loop = asyncio.get_running_loop()
     async with tasks.app as app:
         console = Console(highlight=False)
-        show = Show(app, folder, console)
-        running = asyncio.create_task(show.run())
-
-        def stop() -> None:
-            if running.cancelling():
-                show.crew.kill()
-            running.cancel()
-
+        running = asyncio.create_task(Show(app, crew, folder, console).run())
         for number in SIGNALS:
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, running.cancel)
         try:
             return await running
         except asyncio.CancelledError:
-            console.print("Stopped. The workers have ended, the store is gone.")
+            console.print("Stopped. The workers and the store go too.")
             return INTERRUPTED

@@ -25,8 +25,15 @@ async def eventually(check: Callable[[], Any], limit: float = LIMIT) -> Any:
             answer = await answer
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"never came: {inspect.getsource(check).strip()}"
+        assert time.monotonic() < deadline, f"never came: {_text(check)}"
         await asyncio.sleep(0.005)
+
+
+def _text(check: Callable[[], Any]) -> str:
+    try:
+        return inspect.getsource(check).strip()
+    except (OSError, TypeError):
+        return repr(check)
 
 
 async def within(awaitable: Awaitable[Any], limit: float = LIMIT) -> Any:

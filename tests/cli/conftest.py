@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.helpers import TASKS, Cli
+from tests.cli.helpers import TASKS, Cli, forget
 
 
 @pytest.fixture
@@ -18,14 +18,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path, N
     monkeypatch.chdir(tmp_path)
     for name in ("HEADRACE_URL", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    path, modules = list(sys.path), set(sys.modules)
+    path = list(sys.path)
     yield tmp_path
     sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(
-            sys.modules[name].__file__
-        ):
-            del sys.modules[name]
+    forget(tmp_path)
 
 
 @pytest.fixture

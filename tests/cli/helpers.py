@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from headrace import App, WorkerOptions
 from headrace.app.workers import ECHO
+from headrace.cli.loading import load_app
 from headrace.cli.root import headrace
 
 LIMIT = 30.0
@@ -65,6 +66,13 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
     return answer
 
 
+def forget(folder: Path) -> None:
+    """Unloads the modules of a project: each command imports them anew, as a new process does."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
+
+
 class Cli:
     """Runs commands in this process, in one directory."""
 
@@ -73,6 +81,7 @@ class Cli:
         self.app = App(f"sqlite:{folder / 'headrace.db'}")
 
     def __call__(self, *arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+        forget(self.folder)
         result = CliRunner().invoke(headrace, list(arguments), input=stdin)
         assert result.exit_code == code, f"{result.exit_code}: {result.output}"
         assert "Traceback" not in result.stderr
@@ -92,26 +101,27 @@ class Cli:
     def add(self, type: str, *arguments: str) -> str:
         return self("job", "add", type, *arguments).stdout.strip()
 
-    def do(self, work: Callable[[App], Any]) -> Any:
+    def do(self, work: Callable[[App], Any], app: App | None = None) -> Any:
         """Runs a coroutine function on the store."""
 
         async def run() -> Any:
-            async with self.app as app:
-                return await work(app)
+            async with app or self.app as opened:
+                return await work(opened)
 
         return asyncio.run(run())
 
-    def work(self, *ids: str, queues: Sequence[str] = ("default", "mail")) -> None:
-        """Works until these jobs have ended."""
+    def work(self, *ids: str) -> None:
+        """Works with the tasks of tasks.py until these jobs have ended."""
 
         async def run(app: App) -> None:
-            worker = app.worker(WorkerOptions(queues=queues))
+            worker = app.worker(WorkerOptions(queues=app.task_queues))
             await worker.start()
             for job_id in ids:
                 await app.job(job_id).wait(LIMIT)
             await worker.stop()
 
-        self.do(run)
+        forget(self.folder)
+        self.do(run, load_app("tasks:app"))
 
 
 class Program:

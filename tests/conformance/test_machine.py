@@ -17,7 +17,7 @@ from headrace.engine.protocol import Engine
 from headrace.testing.machine import engine_machine
 
 MODERATE = settings(
-    max_examples=200,
+    max_examples=80,
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.reuse, Phase.generate, Phase.shrink),

@@ -12,17 +12,14 @@ Everything happens in one scratch folder with one store, in the order of the pag
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from headrace import App
 from tests.docs.markdown import Block, Command, blocks, commands, missing
 
 HERE = Path(__file__).parent
@@ -31,6 +28,9 @@ PATIENCE = 30
 
 ENDLESS = re.compile(r"headrace\s+(worker|events\s.*(-f|--follow))\b")
 """Commands that go on until they are told to stop."""
+
+READY = "is ready"
+"""What a worker logs when it has begun."""
 
 
 class PageRun:
@@ -151,29 +151,11 @@ class PageRun:
                 start_new_session=True,
             )
         self._beside.append((command, process))
-        if "worker" in shlex.split(command.text, comments=True)[:2]:
-            self._await_presence(command, process, Path(log.name))
-
-    def _await_presence(
-        self, command: Command, process: subprocess.Popen[bytes], log: Path
-    ) -> None:
-        """Until the worker, or one of its processes, is to be seen in the store."""
         deadline = time.monotonic() + PATIENCE
-        while process.pid not in asyncio.run(self._groups()):
-            assert process.poll() is None, f"{command}: ended by itself\n{log.read_text()}"
-            assert time.monotonic() < deadline, f"{command}: never worked\n{log.read_text()}"
-            time.sleep(0.05)
-
-    async def _groups(self) -> set[int]:
-        """The process groups of the workers: each command leads one."""
-        groups: set[int] = set()
-        async with App(self._url) as app:
-            for worker in await app.workers():
-                try:
-                    groups.add(os.getpgid(worker.pid))
-                except ProcessLookupError:
-                    continue
-        return groups
+        while READY not in Path(log.name).read_text() and "worker" in command.text:
+            assert process.poll() is None, f"{command}: ended\n{Path(log.name).read_text()}"
+            assert time.monotonic() < deadline, f"{command}: is never ready"
+            time.sleep(0.02)
 
     def _stop_all(self, module: str | None = None) -> None:
         """Ends what runs beside the page, or only the workers of a module, which start again."""

@@ -131,7 +131,8 @@ class App:
         self.max_payload = max_payload
         given = url if url is None or isinstance(url, str | os.PathLike) else None
         self._engine = engine_for(given) if given is not None or url is None else cast(Engine, url)
-        self._opened = False
+        self._opened = 0
+        """The process in which the engine is open: one that was forked has to open it anew."""
         self._closed = False
         self._router = Router()
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -152,7 +153,7 @@ class App:
 
     async def engine(self) -> Engine:
         """The engine, open."""
-        if self._opened:
+        if self._opened == os.getpid():
             return self._engine
         if self._closed:
             raise AppClosed(f"{self!r} is closed; open it again with `await app.open()`")
@@ -162,12 +163,12 @@ class App:
     async def open(self) -> Self:
         """Opens the engine. Opening twice is harmless."""
         await self._engine.open()
-        self._opened, self._closed = True, False
+        self._opened, self._closed = os.getpid(), False
         return self
 
     async def close(self) -> None:
         """Commits what was accepted and closes the engine."""
-        self._opened, self._closed = False, True
+        self._opened, self._closed = 0, True
         await self._engine.close()
 
     @contextmanager
@@ -176,7 +177,7 @@ class App:
         for tests of modules that have an app of their own."""
         before, closed = (self._engine, self.clock, self._opened), self._closed
         self._engine, self.clock = engine, clock or self.clock
-        self._opened = self._closed = False
+        self._opened, self._closed = 0, False
         try:
             yield self
         finally:
@@ -342,7 +343,8 @@ class App:
         bound = bound_transaction.get()
         if bound is not None and bound.app is self:
             return bound.insert(groups)
-        engine = self._engine if self._opened else await self.engine()
+        here = self._opened == os.getpid()
+        engine = self._engine if here else await self.engine()
         return await engine.insert(groups, self.clock.now())
 
     def bound_here(self) -> bool:
@@ -499,12 +501,12 @@ class App:
         )
 
     async def work(self, **chosen: Unpack[WorkerChoices]) -> None:
-        """Opens the app and works until cancelled."""
-        await workers.work(self, worker_options(chosen))
+        """Opens the app and works until cancelled; serves the queues of its tasks unless told."""
+        await workers.work(self, worker_options({"queues": self.task_queues, **chosen}))
 
     def run_worker(self, **chosen: Unpack[WorkerChoices]) -> None:
         """Works until the process is told to stop (SIGINT, SIGTERM)."""
-        workers.run_worker(self, worker_options(chosen))
+        workers.run_worker(self, worker_options({"queues": self.task_queues, **chosen}))
 
     @property
     def blocking(self) -> BlockingApp:

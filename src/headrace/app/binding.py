@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from headrace.app.app import bound_transaction
 from headrace.core.admission import Verdict
-from headrace.core.errors import InvalidValue
+from headrace.core.errors import EngineUnavailable, InvalidValue
 from headrace.core.model import NewJob
 
 if TYPE_CHECKING:
@@ -48,4 +49,5 @@ class Binding:
     def __exit__(self, *_: object) -> None:
         assert self._token is not None
         bound_transaction.reset(self._token)
-        self._engine.announce(self._verdicts)
+        with suppress(EngineUnavailable):  # not open here: the workers look by themselves
+            self._engine.announce(self._verdicts)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
@@ -168,7 +169,7 @@ def _silence() -> None:
 
 @dataclass(slots=True)
 class Desk:
-    """What a command works with: an open app, and where to write."""
+    """What a command works with: the app, and where to write."""
 
     app: App
     out: Output
@@ -185,7 +186,7 @@ def shared() -> Common:
 def on_app(
     *, creates: bool = False
 ) -> Callable[[Callable[Concatenate[Desk, P], Awaitable[None]]], Callable[P, None]]:
-    """Gives a command its open app. Only one that `creates` makes a store that is not there."""
+    """Gives a command its app. Only one that `creates` makes a store that is not there."""
 
     def decorate(
         function: Callable[Concatenate[Desk, P], Awaitable[None]],
@@ -198,8 +199,11 @@ def on_app(
             app = shared_store(common, creates)
 
             async def work() -> None:
-                async with app:
+                # The app opens at first use: what the command refuses itself leaves no trace.
+                try:
                     await function(Desk(app, Output(common.json)), *args, **kwargs)
+                finally:
+                    await app.close()
 
             asyncio.run(work())
 
@@ -220,6 +224,17 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Unasked(f"{question} Nobody can be asked here; repeat it with --yes")
-    if not click.confirm(question, err=True):
+    if not _agreed(question):
         say("Nothing was done.")
         raise Exit(1)
+
+
+def _agreed(question: str) -> bool:
+    """Asks and waits. asyncio's own handler would let Ctrl-C pass while we wait here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -34,7 +34,7 @@ def load_app(spec: str) -> App:
             raise NoApp(f"module {module_name!r} has no {path!r}; {_instead(module)}")
         found = getattr(found, part)
     if not isinstance(found, App):
-        kind = found.__name__ if isinstance(found, type) else type(found).__name__
+        kind = "class" if isinstance(found, type) else type(found).__name__
         raise NoApp(f"{spec} is a {kind}, not an App; {_instead(module)}")
     return found
 

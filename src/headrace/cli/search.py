@@ -72,7 +72,7 @@ narrowing = options(
         "--state",
         "states",
         multiple=True,
-        type=click.Choice([*State, *DERIVED]),
+        type=click.Choice([*map(str, State), *DERIVED]),
         metavar="STATE",
         help=f"Jobs in this state, again for more: {', '.join([*State, *DERIVED])}.",
     ),

@@ -20,7 +20,7 @@ from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import FINAL, EventType, State
 
 
-class Holder(Struct, frozen=True):
+class Holder(Struct, frozen=True, gc=False):
     """Who holds a dedup key: the job, and until when the window lasts that outlives it."""
 
     job_id: str
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
 
 
-class Verdict(Struct, frozen=True, omit_defaults=True):
+class Verdict(Struct, frozen=True, gc=False, omit_defaults=True):
     """What becomes of one new job. `job` is there exactly when it was taken."""
 
     outcome: Outcome
@@ -182,7 +182,6 @@ def _depth(new: NewJob, facts: Facts, replaced: list[str]) -> Verdict | None:
 
 def _created(new: NewJob, facts: Facts, behind: str | None) -> Job:
     """The job in its first state, but for the sequence, which only the engine knows."""
-    settings = facts.settings
     states = [
         edges.edge_state(parent.state, new.on_parent_failure)
         for parent in facts.parents.values()
@@ -191,15 +190,26 @@ def _created(new: NewJob, facts: Facts, behind: str | None) -> Job:
     unsatisfied = len(states) - states.count(EdgeState.SATISFIED)
     if behind is not None and behind not in new.depends_on:
         unsatisfied += 1
-    limits = (
-        new.deadline,
-        None if new.ttl is None else new.created_at + new.ttl,
-        None if settings.max_age is None else new.created_at + settings.max_age,
+    return created(new, facts.settings, 0, unsatisfied)
+
+
+def plain(new: NewJob, settings: QueueSettings) -> bool:
+    """Whether only its id can stand in the job's way: there are no facts to look up."""
+    return (
+        new.dedup is None
+        and new.key is None
+        and not new.depends_on
+        and settings.max_entries is None
+        and not settings.draining
     )
+
+
+def created(new: NewJob, settings: QueueSettings, seq: int, unsatisfied: int = 0) -> Job:
+    """The job in its first state."""
     return Job(
         spec=new,
-        seq=0,
-        version=0,
+        seq=seq,
+        version=seq,
         state=State.BLOCKED if unsatisfied else State.PENDING,
         event=EventType.CREATED,
         queue=new.queue,
@@ -208,10 +218,19 @@ def _created(new: NewJob, facts: Facts, behind: str | None) -> Job:
         max_tries=settings.max_tries if new.max_tries is None else new.max_tries,
         run_at=new.run_at,
         updated_at=new.created_at,
-        expires_at=min((limit for limit in limits if limit is not None), default=None),
+        expires_at=_expires_at(new, settings),
         deadline=new.deadline,
         waiting_on=unsatisfied,
     )
+
+
+def _expires_at(new: NewJob, settings: QueueSettings) -> int | None:
+    """By when the job must have started: the earliest of its limits."""
+    limit = new.deadline
+    for age in (new.ttl, settings.max_age):
+        if age is not None and (limit is None or new.created_at + age < limit):
+            limit = new.created_at + age
+    return limit
 
 
 def _broken(new: NewJob, facts: Facts, now: int) -> Write | None:

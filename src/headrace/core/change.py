@@ -7,7 +7,8 @@ and changes nothing, except that it may leave a trace in the journal.
 
 from __future__ import annotations
 
-from operator import attrgetter
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -18,7 +19,7 @@ from headrace.core.model import Job, LogEntry, Progress, Stage, TryError
 from headrace.core.states import CLAIMABLE, FINAL, EventType, State, next_state
 
 
-class Guard(Struct, frozen=True, kw_only=True):
+class Guard(Struct, frozen=True, gc=False, kw_only=True):
     """What must hold at commit time."""
 
     states: frozenset[State]
@@ -53,7 +54,7 @@ class Guard(Struct, frozen=True, kw_only=True):
         )
 
 
-class Write(Struct, frozen=True, kw_only=True):
+class Write(Struct, frozen=True, gc=False, kw_only=True):
     """What is written: the event, which names the next state, and the fields that change."""
 
     event: EventType
@@ -87,14 +88,14 @@ class Write(Struct, frozen=True, kw_only=True):
     """Delete the job after its event is in the journal."""
 
 
-class Case(Struct, frozen=True):
+class Case(Struct, frozen=True, gc=False):
     """One guarded write."""
 
     guard: Guard
     write: Write
 
 
-class Change(Struct, frozen=True):
+class Change(Struct, frozen=True, gc=False):
     """What is to become of `job`; the first case whose guard fits is made."""
 
     job: Job
@@ -103,13 +104,13 @@ class Change(Struct, frozen=True):
     """A refusal is journaled as `stale_completion_ignored`."""
 
 
-class Applied(Struct, frozen=True):
+class Applied(Struct, frozen=True, gc=False):
     """The change was made (now, or by an earlier attempt whose answer was lost)."""
 
     job: Job
 
 
-class NotApplied(Struct, frozen=True):
+class NotApplied(Struct, frozen=True, gc=False):
     """The change was refused; `job` is how it stands, None if it does not exist."""
 
     reason: str
@@ -120,25 +121,37 @@ Answer = Applied | NotApplied
 
 _LEAVES_LEASE = {"worker": None, "lease_until": None, "detached": False, "cancelling": None}
 
-_FIELDS = (
-    "run_at",
-    "tries",
-    "queue",
-    "type",
-    "priority",
-    "deadline",
-    "expires_at",
-    "worker",
-    "lease_until",
-    "detached",
-    "cancelling",
-    "waiting_on",
-    "started_at",
-    "result",
-    "error",
-    "progress",
+SETS: Mapping[EventType, tuple[str, ...]] = MappingProxyType(
+    {
+        EventType.BLOCKED: ("waiting_on",),
+        EventType.RELEASED: ("waiting_on", "run_at"),
+        EventType.STARTED: ("tries", "worker", "lease_until", "started_at", "expires_at"),
+        EventType.RETRY: ("run_at", "tries", "error"),
+        EventType.SNOOZED: ("run_at", "tries"),
+        EventType.RETURNED: ("run_at", "tries"),
+        EventType.DETACHED: ("detached", "lease_until"),
+        EventType.MOVED: ("queue", "type", "run_at", "tries", "error", "result"),
+        EventType.PROGRESS: ("progress",),
+        EventType.CANCELLING: ("cancelling",),
+        EventType.CHANGED: ("priority", "run_at"),
+        EventType.COMPLETED: ("result", "error"),
+        EventType.FAILED: ("error",),
+        EventType.DEAD: ("error",),
+        EventType.STALE: ("error",),
+        EventType.RETRIED: (
+            "run_at",
+            "tries",
+            "result",
+            "error",
+            "progress",
+            "started_at",
+            "deadline",
+            "expires_at",
+            "waiting_on",
+        ),
+    }
 )
-_values = attrgetter(*_FIELDS)
+"""The fields that an event may set; those that are not listed set none."""
 
 
 def written(job: Job, write: Write, version: int) -> Job | None:
@@ -147,25 +160,27 @@ def written(job: Job, write: Write, version: int) -> Job | None:
     A job that leaves `active` gives up its lease; one that reaches a final state gets its end
     time; one that comes back loses it. The stage of a claimable job is left for the engine.
     """
-    state = next_state(job.state, write.event)
+    event = write.event
+    state = next_state(job.state, event)
     if state is None:
         return None
     fields: dict[str, object] = {
-        name: value
-        for name, value in zip(_FIELDS, _values(write), strict=True)
-        if value is not UNSET
+        "state": state,
+        "event": event,
+        "version": version,
+        "updated_at": write.at,
     }
-    fields["state"] = state
-    fields["event"] = write.event
-    fields["version"] = version
-    fields["updated_at"] = write.at
     if state is not job.state:
-        if job.state is State.ACTIVE:
-            fields = _LEAVES_LEASE | fields
         fields["finished_at"] = write.at if state in FINAL else None
+        if job.state is State.ACTIVE:
+            fields |= _LEAVES_LEASE
         if state not in CLAIMABLE:
             fields["stage"] = Stage.NONE
-    if write.event is EventType.STARTED:
+    for name in SETS.get(event, ()):
+        value = getattr(write, name)
+        if value is not UNSET:
+            fields[name] = value
+    if event is EventType.STARTED:
         fields["token"] = version
     return replace(job, **fields)
 

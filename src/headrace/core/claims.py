@@ -9,14 +9,14 @@ from headrace.core.model import Job
 from headrace.core.states import EventType
 
 
-class Share(Struct, frozen=True):
+class Share(Struct, frozen=True, gc=False):
     """Up to `at_most` jobs of one queue."""
 
     queue: str
     at_most: int
 
 
-class ClaimRequest(Struct, frozen=True, kw_only=True):
+class ClaimRequest(Struct, frozen=True, gc=False, kw_only=True):
     """Up to `limit` due jobs, looking at the shares in turn.
 
     A queue may be named more than once: weights are a matter of how shares are laid out.
@@ -30,14 +30,14 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     now: int
 
 
-class Claimed(Struct, frozen=True):
+class Claimed(Struct, frozen=True, gc=False):
     """The jobs handed out, and when the next delayed one of these queues is due."""
 
     jobs: tuple[Job, ...]
     next_due: int | None = None
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """A lease to renew."""
 
     job_id: str
@@ -45,7 +45,7 @@ class Lease(Struct, frozen=True):
     token: int
 
 
-class Renewal(Struct, frozen=True):
+class Renewal(Struct, frozen=True, gc=False):
     """Whether the lease is still held, and the reason if a cancel was asked for."""
 
     held: bool

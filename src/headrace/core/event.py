@@ -12,7 +12,7 @@ from headrace.core.model import Context, LogEntry, Progress
 from headrace.core.states import EventType, State
 
 
-class Policy(Struct, frozen=True, omit_defaults=True):
+class Policy(Struct, frozen=True, gc=False, omit_defaults=True):
     """What admission made of a new job."""
 
     outcome: str
@@ -21,7 +21,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     replaced_id: str | None = None
 
 
-class Slot(Struct, frozen=True, omit_defaults=True):
+class Slot(Struct, frozen=True, gc=False, omit_defaults=True):
     """The concurrency key of the job, as the event saw it."""
 
     name: str
@@ -31,7 +31,7 @@ class Slot(Struct, frozen=True, omit_defaults=True):
     takeovers: int | None = None
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One change of one job, as the journal keeps it. Payload and result stay with the job."""
 
     seq: int = 0

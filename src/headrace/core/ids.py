@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 
 def ulid(now: int, chance: int) -> str:
     """The ULID of `now` (milliseconds since the epoch) and 80 bits of `chance`."""
-    value = (now & 0xFFFFFFFFFFFF) << 80 | chance & (1 << 80) - 1
-    pairs = _PAIRS
-    return "".join([pairs[value >> shift & 1023] for shift in range(120, -1, -10)])
+    pair = _PAIRS
+    return (
+        _head(now)
+        + pair[chance >> 70 & 1023]
+        + pair[chance >> 60 & 1023]
+        + pair[chance >> 50 & 1023]
+        + pair[chance >> 40 & 1023]
+        + pair[chance >> 30 & 1023]
+        + pair[chance >> 20 & 1023]
+        + pair[chance >> 10 & 1023]
+        + pair[chance & 1023]
+    )
+
+
+@lru_cache(maxsize=4)
+def _head(now: int) -> str:
+    """The ten characters of the time: the same for all ids of a millisecond."""
+    return "".join([_PAIRS[now >> shift & 1023] for shift in (40, 30, 20, 10, 0)])

@@ -80,7 +80,7 @@ class Stage(StrEnum):
     PARKED = "parked"
 
 
-class Context(Struct, frozen=True, omit_defaults=True):
+class Context(Struct, frozen=True, gc=False, omit_defaults=True):
     """Who asked for the job, for tracing. Stable over the job's life, on every event."""
 
     request_id: str
@@ -92,7 +92,7 @@ class Context(Struct, frozen=True, omit_defaults=True):
         return self.traceparent[3:35]
 
 
-class Dedup(Struct, frozen=True, omit_defaults=True):
+class Dedup(Struct, frozen=True, gc=False, omit_defaults=True):
     """A dedup key and its rule."""
 
     key: str
@@ -101,7 +101,7 @@ class Dedup(Struct, frozen=True, omit_defaults=True):
     extend: bool = False
 
 
-class KeyLimit(Struct, frozen=True, omit_defaults=True):
+class KeyLimit(Struct, frozen=True, gc=False, omit_defaults=True):
     """A concurrency key as bound to one job: `name` for people, `hash` for the engine."""
 
     name: str
@@ -112,7 +112,7 @@ class KeyLimit(Struct, frozen=True, omit_defaults=True):
     on_lost: OnLost = OnLost.RETRY
 
 
-class TryError(Struct, frozen=True, omit_defaults=True):
+class TryError(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why one try did not succeed."""
 
     at: int
@@ -122,7 +122,7 @@ class TryError(Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
 
 
-class Progress(Struct, frozen=True, omit_defaults=True):
+class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
     """How far a handler says it is."""
 
     step: str | None = None
@@ -131,7 +131,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     total: float | None = None
 
 
-class LogEntry(Struct, frozen=True):
+class LogEntry(Struct, frozen=True, gc=False):
     """A line that a handler logged on its job."""
 
     at: int
@@ -139,7 +139,7 @@ class LogEntry(Struct, frozen=True):
     message: str
 
 
-class NewJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A job as it was enqueued. Never changes; what happens to it is in `Job`."""
 
     id: str
@@ -165,7 +165,7 @@ class NewJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, gc=False, kw_only=True):
     """A job as it stands.
 
     `version` is the sequence of its newest journal entry: a snapshot is exact as long as the
@@ -236,7 +236,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.state
 
 
-class Parent(Struct, frozen=True):
+class Parent(Struct, frozen=True, gc=False):
     """A parent as its dependent sees it; the result survives the parent's pruning."""
 
     id: str
@@ -244,7 +244,7 @@ class Parent(Struct, frozen=True):
     result: msgspec.Raw | None
 
 
-class KeyStatus(Struct, frozen=True):
+class KeyStatus(Struct, frozen=True, gc=False):
     """One concurrency key, looked into."""
 
     service: str
@@ -256,7 +256,7 @@ class KeyStatus(Struct, frozen=True):
     takeovers: int
 
 
-class Counted(Struct, frozen=True):
+class Counted(Struct, frozen=True, gc=False):
     """How many jobs of a queue are in a state."""
 
     service: str
@@ -265,7 +265,7 @@ class Counted(Struct, frozen=True):
     jobs: int
 
 
-class Filter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Filter(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Which jobs. Empty fields do not restrict."""
 
     ids: tuple[str, ...] = ()
@@ -284,7 +284,7 @@ class Filter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str | None = None
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, gc=False):
     """Jobs, newest first, and the cursor of what follows; None at the end.
 
     A page may hold fewer jobs than asked for though more follow: a filter that no index serves
@@ -295,7 +295,7 @@ class Page(Struct, frozen=True):
     cursor: str | None = None
 
 
-class Document(Struct, frozen=True):
+class Document(Struct, frozen=True, gc=False):
     """A small document: queue settings, schedules, presence. `revision` grows with every put."""
 
     kind: str

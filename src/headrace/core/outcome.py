@@ -20,7 +20,7 @@ from headrace.core.states import EventType, State, next_state
 _ACTIVE = frozenset({State.ACTIVE})
 
 
-class Problem(Struct, frozen=True):
+class Problem(Struct, frozen=True, gc=False):
     """An error before it is tied to a try: its type, message and traceback."""
 
     type: str
@@ -28,55 +28,55 @@ class Problem(Struct, frozen=True):
     traceback: str = ""
 
 
-class Completed(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Completed(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The handler returned."""
 
     result: msgspec.Raw | None = None
 
 
-class Failed(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Failed(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The handler raised. `after` is the delay that it or its task asks for, if any."""
 
     problem: Problem
     after: int | None = None
 
 
-class Uncounted(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Uncounted(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The handler raised something that is not a failure: tried again, the try not counted."""
 
     problem: Problem
     after: int | None = None
 
 
-class Terminated(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Terminated(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The job fails at once."""
 
     problem: Problem
 
 
-class Snoozed(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Snoozed(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The handler gave the job back until a later time; the try does not count."""
 
     until: int
 
 
-class Cancelled(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Cancelled(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The handler was cancelled or ended its job itself."""
 
     reason: str = ""
 
 
-class Expired(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Expired(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The deadline came before the handler was done."""
 
 
-class Detached(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Detached(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The handler returned, but the job stays active until someone with its token settles it."""
 
     until: int
 
 
-class Moved(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Moved(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The job goes on in another queue, as another type, now or later."""
 
     queue: str
@@ -85,11 +85,11 @@ class Moved(Struct, frozen=True, tag=True, tag_field="outcome"):
     result: msgspec.Raw | None = None
 
 
-class Returned(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Returned(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The worker stopped before the handler was done; the try does not count."""
 
 
-class Lost(Struct, frozen=True, tag=True, tag_field="outcome"):
+class Lost(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     """The owner's lease ran out. `contended`: another job of the key is waiting."""
 
     contended: bool = False

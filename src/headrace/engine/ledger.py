@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -50,6 +50,50 @@ class KeyRow(Struct, frozen=True):
     takeovers: int = 0
 
 
+class Happening(NamedTuple):
+    """A journal entry before it is spelled out: the job before and after, and what was written.
+    Its sequence is the version of `new`."""
+
+    old: Job | None
+    new: Job
+    write: Write | None = None
+    policy: Policy | None = None
+    takeovers: int | None = None
+
+    def event(self) -> Event:
+        """The entry, spelled out."""
+        old, new, write, policy, takeovers = self
+        key = new.spec.key
+        slot = None
+        if key:
+            token = new.token if new.state is State.ACTIVE else None
+            slot = Slot(key.name, key.hash, token, new.lease_until, takeovers)
+        delayed = new.run_at if new.state in CLAIMABLE and new.run_at > new.updated_at else None
+        return Event(
+            seq=new.version,
+            at=new.updated_at,
+            job_id=new.id,
+            service=new.service,
+            queue=new.queue,
+            type=new.type,
+            event=write.event if write else EventType.CREATED,
+            state=new.state,
+            previous=old.state if old else None,
+            tries=new.tries,
+            max_tries=new.max_tries,
+            context=new.spec.context,
+            worker=new.worker or (old.worker if old else None),
+            error=_error_text(write),
+            reason=_reason(old, write),
+            progress=write.progress or None if write else None,
+            logs=write.logs if write else (),
+            deadline=new.deadline,
+            run_at=delayed,
+            slot=slot,
+            policy=policy,
+        )
+
+
 class Edge(Struct, frozen=True):
     """A dependency, with the parent's result once it has ended."""
 
@@ -76,7 +120,10 @@ class Records(Protocol):
         that its dependents have to it."""
         ...
 
-    def record(self, event: Event, job: Job) -> None: ...
+    def record(self, entry: Happening) -> None:
+        """Adds to the journal."""
+        ...
+
     def add_error(self, job: Job, error: TryError) -> None: ...
     def add_logs(self, job: Job, entries: Sequence[LogEntry]) -> None: ...
     def clear_history(self, job: Job) -> None: ...
@@ -138,9 +185,14 @@ class Ledger:
         )
 
     def _admit(self, new: NewJob, now: int) -> Verdict:
+        records = self._records
+        settings = records.settings(new.service, new.queue)
+        if admission.plain(new, settings) and records.job(new.id) is None:
+            job = admission.created(new, settings, records.next_seq())
+            records.record(Happening(None, job))
+            return Verdict(Outcome.ACCEPTED, new.id, job=self._place(None, job, now))
         facts = self._facts(new)
         verdict = admission.admit(new, facts, now)
-        records = self._records
         if verdict.job is None or verdict.job.version:
             self._extend_window(new, verdict, now)
             return verdict
@@ -155,7 +207,7 @@ class Ledger:
         seq = records.next_seq()
         job = msgspec.structs.replace(verdict.job, seq=seq, version=seq)
         policy = admission.creation_policy(verdict)
-        records.record(self._event(None, job, None, policy), job)
+        records.record(Happening(None, job, None, policy))
         if new.depends_on or verdict.behind:
             self._tie(new, verdict.behind)
         if new.dedup:
@@ -337,9 +389,9 @@ class Ledger:
         """Leaves a trace of a refused write in the journal, and the job as it is."""
         event = EventType.STALE_COMPLETION_IGNORED
         write = Write(event=event, at=refused.at, reason=str(refused.event))
-        seen = self._event(job, job, write, None)
         seq = self._records.next_seq()
-        self._records.record(msgspec.structs.replace(seen, seq=seq, at=write.at), job)
+        seen = msgspec.structs.replace(job, version=seq, updated_at=write.at)
+        self._records.record(Happening(job, seen, write))
         self.topics.add(JOURNAL_TOPIC)
 
     def _dedup_taken(self, job: Job) -> bool:
@@ -367,7 +419,7 @@ class Ledger:
         if write.logs:
             records.add_logs(job, write.logs)
         takeovers = self._count_takeover(job) if write.takeover and job.key else None
-        records.record(self._event(job, new, write, write.policy, takeovers), new)
+        records.record(Happening(job, new, write, write.policy, takeovers))
         new = self._place(job, new, write.at)
         if job.worker and (write.event is EventType.CANCELLING or write.takeover):
             self.topics.add(worker_topic(job.worker))
@@ -383,31 +435,31 @@ class Ledger:
 
     def _place(self, old: Job | None, new: Job, now: int) -> Job:
         """Saves the job with its stage, keeps its key's counts, and wakes whom it concerns."""
-        was_active = old is not None and old.state is State.ACTIVE
-        was_waiting = old is not None and old.state in WAITING
-        if new.key:
-            self._count_key(new, was_active, was_waiting)
+        records, topics, key = self._records, self.topics, new.spec.key
+        was = old.state if old is not None else None
+        if key is not None:
+            self._count_key(new, was is State.ACTIVE, was in WAITING)
         if new.state in CLAIMABLE:
             stage = self._stage(new, now)
-            if stage is Stage.READY and new.key and was_active and self._overtakes(new):
+            if stage is Stage.READY and was is State.ACTIVE and key and self._overtakes(new):
                 stage = Stage.PARKED
             if stage is not Stage.PARKED:
-                self.topics.add(work_topic(new.service, new.queue))
-        else:
-            stage = Stage.NONE
-        if stage is not new.stage:
-            new = msgspec.structs.replace(new, stage=stage)
-        self._records.save(old, new)
-        self.topics.add(job_topic(new.id))
-        self.topics.add(JOURNAL_TOPIC)
-        if was_active and new.state is not State.ACTIVE:
-            assert old is not None
-            settings = self._records.settings(old.service, old.queue)
-            if settings.max_active is not None:
-                self.topics.add(work_topic(old.service, old.queue))
-        if new.key and (was_active or was_waiting):
+                topics.add(work_topic(new.spec.service, new.queue))
+            if stage is not new.stage:
+                new = msgspec.structs.replace(new, stage=stage)
+        records.save(old, new)
+        topics.add(job_topic(new.spec.id))
+        topics.add(JOURNAL_TOPIC)
+        if old is not None and was is State.ACTIVE and new.state is not State.ACTIVE:
+            self._wake_capped(old)
+        if key is not None and old is not None and was not in FINAL:
             self._later(lambda: self._refill(new))
         return new
+
+    def _wake_capped(self, job: Job) -> None:
+        """A place under the queue's cap is free."""
+        if self._records.settings(job.service, job.queue).max_active is not None:
+            self.topics.add(work_topic(job.service, job.queue))
 
     def _stage(self, job: Job, now: int) -> Stage:
         if job.run_at > now:
@@ -475,7 +527,7 @@ class Ledger:
                 lives = owner is not None and owner.state not in FINAL
                 back = Holder(owner.id) if owner and lives else None
                 records.set_holder(new.service, new.spec.dedup.key, back)
-        if old.state not in FINAL:
+        if old.state not in FINAL and records.edges_to(new.id):
             self._later(lambda: self._fire(new, write.at))
         if write.discards:
             self._later(lambda: self._discard(new, write.at))
@@ -552,44 +604,6 @@ class Ledger:
     def _run_effects(self) -> None:
         while self._effects:
             self._effects.popleft()()
-
-    @staticmethod
-    def _event(
-        old: Job | None,
-        new: Job,
-        write: Write | None,
-        policy: Policy | None,
-        takeovers: int | None = None,
-    ) -> Event:
-        key = new.spec.key
-        slot = None
-        if key:
-            token = new.token if new.state is State.ACTIVE else None
-            slot = Slot(key.name, key.hash, token, new.lease_until, takeovers)
-        delayed = new.run_at if new.state in CLAIMABLE and new.run_at > new.updated_at else None
-        return Event(
-            seq=new.version,
-            at=new.updated_at,
-            job_id=new.id,
-            service=new.service,
-            queue=new.queue,
-            type=new.type,
-            event=write.event if write else EventType.CREATED,
-            state=new.state,
-            previous=old.state if old else None,
-            tries=new.tries,
-            max_tries=new.max_tries,
-            context=new.spec.context,
-            worker=new.worker or (old.worker if old else None),
-            error=_error_text(write),
-            reason=_reason(old, write),
-            progress=write.progress or None if write else None,
-            logs=write.logs if write else (),
-            deadline=new.deadline,
-            run_at=delayed,
-            slot=slot,
-            policy=policy,
-        )
 
 
 def _sooner(one: int | None, other: int | None) -> int | None:

@@ -32,7 +32,7 @@ from headrace.core.queue import DEFAULTS, QueueSettings, decode
 from headrace.core.search import matches, parse_cursor
 from headrace.core.states import FINAL, WAITING, EventType, State
 from headrace.engine.bells import BellHub, HubBell
-from headrace.engine.ledger import Edge, KeyRow, Ledger
+from headrace.engine.ledger import Edge, Happening, KeyRow, Ledger
 from headrace.engine.protocol import (
     DOCUMENTS_TOPIC,
     QUEUE_KIND,
@@ -132,10 +132,10 @@ class MemoryRecords:
         for parent_id in self.edges_by_child.pop(job.id, {}):
             self.edges_by_parent[parent_id].pop(job.id, None)
 
-    def record(self, event: Event, job: Job) -> None:
+    def record(self, entry: Happening) -> None:
         if self._undo is not None:
             self._undo.append(lambda: void(self.events.pop()))
-        self.events.append(event)
+        self.events.append(entry.event())
 
     def add_error(self, job: Job, error: TryError) -> None:
         self.errors.setdefault(job.id, []).append(error)

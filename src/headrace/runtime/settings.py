@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from headrace.core.errors import EngineUnavailable
 from headrace.core.queue import DEFAULTS, QueueSettings, decode
@@ -41,14 +42,18 @@ class SettingsBook:
             if document.name.startswith(prefix)
         }
 
-    async def run(self) -> None:
-        """Follows changes until cancelled."""
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Follows changes until cancelled, and says when there was one: a queue that was resumed
+        or given more room may have jobs to claim."""
         bell = self._engine.listen(frozenset({DOCUMENTS_TOPIC}))
         try:
             while True:
                 await bell.wait(FALLBACK)
+                before = self._settings
                 try:
                     await self.refresh()
+                    if self._settings != before:
+                        changed()
                 except EngineUnavailable as error:
                     log.debug("queue settings cannot be read now: %s", error)
                 except Exception:

@@ -156,7 +156,7 @@ class Worker:
         self._fetcher.serve(self._shares)
         self._chores = [
             asyncio.create_task(self._completer.run(), name="headrace-completer"),
-            asyncio.create_task(self.settings.run(), name="headrace-settings"),
+            asyncio.create_task(self.settings.run(self._fetcher.nudge), name="headrace-settings"),
         ]
         self._fetching = asyncio.create_task(self._fetcher.run(), name="headrace-fetcher")
 

@@ -114,7 +114,9 @@ class Watch:
         """Checks what a claim handed out; `waiting` are the jobs as they stood before it."""
         for job in claimed:
             before = waiting.get(job.id)
-            assert before is None or before.state not in FINAL | {State.ACTIVE}
+            if before is not None:
+                assert before.state not in FINAL | {State.ACTIVE}
+                assert job.tries == before.tries + 1, "the try is counted as it is delivered"
             assert job.state is State.ACTIVE
             assert not settings[job.queue].paused, "claimed from a paused queue"
             assert job.run_at <= now, "claimed before it was due"

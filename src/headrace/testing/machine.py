@@ -11,14 +11,14 @@ and jobs by themselves.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from headrace.core import actions
-from headrace.core.change import Change
+from headrace.core.change import Answer, Change, NotApplied
 from headrace.core.claims import ClaimRequest, Lease, Share
 from headrace.core.model import Filter, Job, LogEntry, NewJob, Progress
 from headrace.core.outcome import Completed, Outcome, settle
@@ -152,7 +152,14 @@ class EngineMachine(SideBySide):
         """By the owner, or by one that lost the job long ago: held jobs are kept for ever."""
         pairs = [self.pick(self.held, place) for place in places]
         result = outcome(self.now)
-        self.apply(lambda job: self.decided(job, result), *pairs)
+        answers = self.apply(lambda job: self.decided(job, result), *pairs)
+        self.check_fenced(answers, pairs)
+
+    @staticmethod
+    def check_fenced(answers: Sequence[Answer], pairs: Sequence[Both[Job]]) -> None:
+        """Only the newest owner of a job changes it."""
+        for answer, (job, _) in zip(answers, pairs, strict=True):
+            assert isinstance(answer, NotApplied) or answer.job.token == job.token
 
     @precondition(lambda self: self.held)
     @rule(outcome=OUTCOMES)
@@ -168,9 +175,10 @@ class EngineMachine(SideBySide):
         mine, theirs = self.pick(self.held, place)
         entries = [LogEntry(self.now, "info", "x")] if logs else []
         progress = None if logs else Progress("step", current=1)
-        self.write(
+        answer, _ = self.write(
             lambda bench: bench.report(mine if bench is self.subject else theirs, progress, entries)
         )
+        self.check_fenced([answer], [(mine, theirs)])
 
     @precondition(lambda self: self.held)
     @rule(places=st.lists(PICK, min_size=1, max_size=4))
@@ -179,9 +187,16 @@ class EngineMachine(SideBySide):
         mine = [Lease(job.id, job.seq, job.token) for job, _ in pairs]
         theirs = [Lease(job.id, job.seq, job.token) for _, job in pairs]
         until = self.now + LEASE
-        self.write(
+        renewals, _ = self.write(
             lambda bench: bench.engine.extend(mine if bench is self.subject else theirs, until)
         )
+        for renewal, lease in zip(renewals, mine, strict=True):
+            stored = self.jobs.get(lease.job_id)
+            owned = stored is not None and (stored.state, stored.token) == (
+                State.ACTIVE,
+                lease.token,
+            )
+            assert renewal.held == owned
 
     @precondition(lambda self: self.specs)
     @rule(place=PICK, action=ACTIONS)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from headrace.core.change import Change
+from headrace.core.change import Answer, Change
 from headrace.core.model import Job
 from headrace.engine.memory import MemoryEngine
 from headrace.engine.protocol import Engine
@@ -105,8 +105,10 @@ class SideBySide(RuleBasedStateMachine):
             return None
         return mine[0].job, theirs[0].job
 
-    def apply(self, decide: Callable[[Job], Change], *pairs: Both[Job]) -> None:
-        """Commits what was decided from each engine's own snapshots."""
+    def apply(self, decide: Callable[[Job], Change], *pairs: Both[Job]) -> list[Answer]:
+        """Commits what was decided from each engine's own snapshots; the subject's answers."""
         mine = [decide(job) for job, _ in pairs]
         theirs = [decide(job) for _, job in pairs]
-        self.write(lambda bench: bench.engine.apply(mine if bench is self.subject else theirs))
+        return self.write(
+            lambda bench: bench.engine.apply(mine if bench is self.subject else theirs)
+        )[0]

@@ -73,8 +73,10 @@ def _conditions(wanted: Filter) -> dict[str, tuple[str, list[Value | Bound]]]:
     if wanted.text is not None:
         raw, escaped = wanted.text.encode(), msgspec.json.encode(wanted.text)[1:-1]
         found["text"] = (
-            "(instr(id, ?) OR instr(spec, ?) OR instr(spec, ?) OR instr(error, ?))",
-            [wanted.text, raw, escaped, escaped],
+            "(instr(id, ?) OR instr(error, ?)"
+            " OR EXISTS (SELECT 1 FROM specs WHERE job = seq"
+            " AND (instr(body, ?) OR instr(body, ?))))",
+            [wanted.text, escaped, raw, escaped],
         )
     return found
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.core.admission import Holder
-from headrace.core.event import Event
 from headrace.core.model import MAX_LOGS, Job, LogEntry, TryError
-from headrace.core.states import State
+from headrace.core.states import EventType, State
 from headrace.engine.ledger import Edge, KeyRow
-from headrace.engine.sqlite.rows import encode, inserted, updated
+from headrace.engine.sqlite.rows import encode, inserted, rewritten, updated
 from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, Value, seqs, texts
 
@@ -31,7 +30,8 @@ class Pending:
     )
     """By sequence: the job as the table has it (None for a new one), and as it is to be."""
     removed: dict[int, str] = field(default_factory=dict[int, str])
-    events: list[Event] = field(default_factory=list[Event])
+    journal: list[Value] = field(default_factory=list[Value])
+    graves: list[Value] = field(default_factory=list[Value])
     errors: list[tuple[int, int, TryError]] = field(default_factory=list[tuple[int, int, TryError]])
     logs: list[tuple[int, int, LogEntry]] = field(default_factory=list[tuple[int, int, LogEntry]])
     cleared: set[int] = field(default_factory=set[int])
@@ -49,7 +49,7 @@ class Pending:
 
     def __bool__(self) -> bool:
         return bool(
-            self.events
+            self.journal
             or self.jobs
             or self.removed
             or self.holders
@@ -62,7 +62,8 @@ class Pending:
         return Pending(
             self.jobs.copy(),
             self.removed.copy(),
-            self.events.copy(),
+            self.journal.copy(),
+            self.graves.copy(),
             self.errors.copy(),
             self.logs.copy(),
             self.cleared.copy(),
@@ -128,11 +129,8 @@ class Pending:
         in the same transaction."""
         self._delete(store)
         self._write_jobs(store)
-        _write(
-            store,
-            "insert_journal",
-            [value for event in self.events for value in (event.seq, event.job_id, encode(event))],
-        )
+        _write(store, "insert_journal", self.journal)
+        _write(store, "insert_graves", self.graves)
         _write(
             store,
             "insert_errors",
@@ -167,6 +165,7 @@ class Pending:
         if self.removed:
             gone = self.removed
             store.execute(statement("delete_jobs"), (seqs(gone),))
+            store.execute(statement("delete_specs"), (seqs(gone),))
             store.execute(statement("delete_tags"), (seqs(gone),))
             store.execute(statement("delete_edges_from"), (texts(gone.values()),))
         if self.cleared:
@@ -175,17 +174,22 @@ class Pending:
 
     def _write_jobs(self, store: Store) -> None:
         new: list[Value] = []
+        specs: list[Value] = []
         tags: list[Value] = []
         changed: defaultdict[str, list[Value]] = defaultdict(list)
         for before, job in self.jobs.values():
             if before is None:
                 new.extend(inserted(job))
+                specs += (job.seq, encode(job.spec))
                 for tag in job.spec.tags:
                     tags += (tag, job.seq)
+                if job.event is not EventType.CREATED:  # something happened to it at once
+                    changed["update_jobs"].extend(rewritten(job))
             else:
                 name, row = updated(before, job)
                 changed[name].extend(row)
         _write(store, "insert_jobs", new)
+        _write(store, "insert_specs", specs)
         _write(store, "insert_tags", tags)
         for name, values in changed.items():
             _write(store, name, values)

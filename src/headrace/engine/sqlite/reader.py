@@ -23,9 +23,10 @@ from headrace.core.model import (
 from headrace.core.states import EventType, State
 from headrace.engine.protocol import Details, Entry
 from headrace.engine.sqlite.errors import breaks_connection, translate
+from headrace.engine.sqlite.journal import events
 from headrace.engine.sqlite.lane import Answers, Ask, Lane
 from headrace.engine.sqlite.location import Location
-from headrace.engine.sqlite.rows import events, fetch_edges, fetch_jobs
+from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
 from headrace.engine.sqlite.schema import connect
 from headrace.engine.sqlite.sql import LARGEST, statement
 from headrace.engine.sqlite.store import Store, seqs, texts
@@ -140,9 +141,9 @@ def count(store: Store, service: str | None) -> list[Counted]:
 def journal(store: Store, after: int, limit: int, job_id: str | None) -> list[Entry]:
     """Entries of all jobs or of one."""
     if job_id is None:
-        found = events(store.text(statement("journal"), (after, limit)))
+        found = events(store, statement("journal"), (after, limit))
     else:
-        found = events(store.text(statement("journal_of"), (job_id, after, limit)))
+        found = events(store, statement("journal_of"), (job_id, after, limit))
     told = {event.job_id for event in found if event.event in _TELLS}
     jobs = jobs_by_id(store, list(told))
     return [_entry(event, jobs.get(event.job_id)) for event in found]

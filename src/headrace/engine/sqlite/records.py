@@ -16,11 +16,11 @@ import msgspec
 
 from headrace.core.admission import Holder
 from headrace.core.claims import Lease, Renewal
-from headrace.core.event import Event
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import WAITING, State
-from headrace.engine.ledger import Edge, KeyRow
+from headrace.engine.ledger import Edge, Happening, KeyRow
+from headrace.engine.sqlite.journal import entry_row, grave_row
 from headrace.engine.sqlite.keylines import KeyLines
 from headrace.engine.sqlite.pending import Pending, Place, grouped
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
@@ -200,14 +200,15 @@ class SqlRecords:
         if stored is None:
             return
         self._pending.remove(stored)
+        self._pending.graves += grave_row(stored)
         self._known[job.id] = None
         if stored.key:
             self._lines.moved(stored, None)
         for parent in self._parents.pop(job.id, ()):
             self._edges_to[parent].pop(job.id, None)
 
-    def record(self, event: Event, job: Job) -> None:
-        self._pending.events.append(event)
+    def record(self, entry: Happening) -> None:
+        self._pending.journal += entry_row(entry)
 
     def add_error(self, job: Job, error: TryError) -> None:
         self._pending.errors.append((job.seq, self._seq, error))

@@ -9,7 +9,6 @@ from typing import cast
 import msgspec
 
 from headrace.core.edges import EdgeState
-from headrace.core.event import Event
 from headrace.core.model import Job, OnParentFailure
 from headrace.core.states import FINAL, EventType, State
 from headrace.engine.ledger import Edge
@@ -19,7 +18,6 @@ encode = msgspec.json.Encoder().encode
 
 _JOBS = msgspec.json.Decoder(list[Job])
 _RESULTS = msgspec.json.Decoder(list[tuple[int, msgspec.Raw]])
-_EVENTS = msgspec.json.Decoder(list[Event])
 _EDGES = msgspec.json.Decoder(list[tuple[int, str, str, OnParentFailure, EdgeState, State | None]])
 _EDGE_RESULTS = msgspec.json.Decoder(list[tuple[str, str, msgspec.Raw]])
 
@@ -56,17 +54,12 @@ def fetch_edges(store: Store, sql: str, values: Sequence[Value | Bound]) -> list
     ]
 
 
-def events(text: str) -> list[Event]:
-    """Journal entries from the JSON of their bodies."""
-    return _EVENTS.decode(text)
-
-
 def _json(value: object) -> bytes | None:
     return None if value is None else encode(value)
 
 
 def inserted(job: Job) -> tuple[Value, ...]:
-    """The row of `insert_jobs`."""
+    """The row of `insert_jobs`: a job as it is created."""
     spec = job.spec
     return (
         job.seq,
@@ -76,31 +69,18 @@ def inserted(job: Job) -> tuple[Value, ...]:
         job.queue,
         job.type,
         job.state,
-        job.event,
         job.stage,
         job.priority,
         job.position,
         job.run_at,
         job.expires_at,
         job.deadline,
-        job.tries,
         job.max_tries,
-        job.token,
-        job.worker,
-        job.lease_until,
-        job.detached,
-        job.cancelling,
         job.waiting_on,
         spec.created_at,
-        job.started_at,
-        job.finished_at,
         job.updated_at,
         spec.key.hash if spec.key else None,
         spec.key.name if spec.key else None,
-        _json(job.error),
-        _json(job.progress),
-        _json(job.result),
-        encode(spec),
     )
 
 
@@ -162,7 +142,12 @@ def updated(old: Job, new: Job) -> tuple[str, tuple[Value, ...]]:
                 _json(new.error),
             )
             return "update_ended", row
-    return "update_jobs", (
+    return "update_jobs", rewritten(new)
+
+
+def rewritten(new: Job) -> tuple[Value, ...]:
+    """The row of `update_jobs`: everything that can change."""
+    return (
         new.seq,
         new.version,
         new.queue,

@@ -12,6 +12,7 @@ from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.reader import Reader
 from headrace.engine.sqlite.schema import connect
 from headrace.engine.sqlite.span import Span
+from headrace.engine.sqlite.turn import Turn
 from headrace.engine.sqlite.wake import Ear, Post, directory
 from headrace.engine.sqlite.writer import Reach, Writer
 
@@ -24,8 +25,8 @@ class Session:
     def __init__(self, location: Location, hub: BellHub, reach: Reach) -> None:
         self._hub = hub
         store = connect(location)  # creates the file, which the rest relies on
-        self.writer = Writer(location, store, self.announce, reach)
         folder = directory(location.path)
+        self.writer = Writer(location, store, Turn(folder), self.announce, reach)
         self._post = Post(folder)
         self.ear = Ear(location, folder, hub)
         self.reader = Reader(location)

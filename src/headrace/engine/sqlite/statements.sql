@@ -21,7 +21,7 @@ format('{"seq":%d,"version":%d,"state":"%s","event":"%s","queue":%s,"type":%s,"p
 || iif(cancelling IS NULL, '', ',"cancelling":' || json_quote(cancelling))
 || iif(error IS NULL, '', ',"error":' || error)
 || iif(progress IS NULL, '', ',"progress":' || progress)
-|| ',"spec":' || spec || '}'
+|| ',"spec":' || (SELECT body FROM specs WHERE job = seq) || '}'
 
 -- name: jobs_json
 -- All jobs of the subquery that follows, and the results of those that have one.
@@ -51,11 +51,13 @@ SELECT json_group_array(json_array(seq, version, stage, waiting_on, lease_until)
 FROM jobs WHERE seq IN carray(?)
 
 -- name: insert_jobs
-INSERT INTO jobs (seq, id, version, service, queue, type, state, event, stage, priority, position,
-                  run_at, expires_at, deadline, tries, max_tries, token, worker, lease_until,
-                  detached, cancelling, waiting_on, created_at, started_at, finished_at,
-                  updated_at, key, key_name, error, progress, result, spec)
-VALUES @rows(32)@
+-- What is not listed has its default: see the table.
+INSERT INTO jobs (seq, id, version, service, queue, type, state, stage, priority, position, run_at,
+                  expires_at, deadline, max_tries, waiting_on, created_at, updated_at, key, key_name)
+VALUES @rows(19)@
+
+-- name: insert_specs
+INSERT INTO specs (job, body) VALUES @rows(2)@
 
 -- name: update_placed
 WITH v (seq, stage, waiting_on) AS (VALUES @rows(3)@)
@@ -94,6 +96,9 @@ FROM v WHERE jobs.seq = v.seq
 -- name: delete_jobs
 DELETE FROM jobs WHERE seq IN carray(?)
 
+-- name: delete_specs
+DELETE FROM specs WHERE job IN carray(?)
+
 -- name: delete_errors
 DELETE FROM errors WHERE job IN carray(?)
 
@@ -117,7 +122,11 @@ UPDATE jobs SET lease_until = ? WHERE seq IN carray(?)
 -- Beside a job ------------------------------------------------------------------------------
 
 -- name: insert_journal
-INSERT INTO journal (seq, job, body) VALUES @rows(3)@
+INSERT INTO journal (seq, job, before, at, event, state, previous, queue, type, tries, worker, rest)
+VALUES @rows(12)@
+
+-- name: insert_graves
+INSERT INTO graves (job, id, version, head) VALUES @rows(4)@
 
 -- name: insert_errors
 INSERT INTO errors (job, n, body) VALUES @rows(3)@
@@ -308,17 +317,57 @@ FROM (SELECT * FROM documents WHERE kind = ? AND (expires_at IS NULL OR expires_
 
 -- Journal -----------------------------------------------------------------------------------
 
+-- name: journal_rows
+-- All entries of the subquery that follows, in order.
+SELECT '[' || group_concat(
+    format('[%d,%d,%d,"%s","%s",', seq, job, at, event, state)
+    || iif(previous IS NULL, 'null', '"' || previous || '"')
+    || format(',"%s","%s",%d,', queue, type, tries)
+    || iif(worker IS NULL, 'null', json_quote(worker)) || ',' || ifnull(rest, 'null') || ']'
+) || ']'
+FROM
+
 -- name: journal
-SELECT '[' || group_concat(body) || ']'
-FROM (SELECT body FROM journal WHERE seq > ? ORDER BY seq LIMIT ?)
+@journal_rows@ (SELECT * FROM journal WHERE seq > ? ORDER BY seq LIMIT ?)
 
 -- name: journal_of
-SELECT '[' || group_concat(body) || ']'
-FROM (SELECT body FROM journal WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?)
+-- The chains of every job that has or had the id, and what was refused.
+@journal_rows@ (
+    WITH RECURSIVE
+    known(job, version) AS (
+        SELECT seq, version FROM jobs WHERE id = ?1
+        UNION ALL
+        SELECT job, version FROM graves WHERE id = ?1
+    ),
+    chain(seq) AS (
+        SELECT version FROM known WHERE version > ?2
+        UNION ALL
+        SELECT journal.before FROM journal JOIN chain ON journal.seq = chain.seq
+        WHERE journal.before > ?2
+    )
+    SELECT * FROM journal WHERE seq IN (
+        SELECT seq FROM chain
+        UNION
+        SELECT refused.seq FROM journal AS refused JOIN known ON refused.job = known.job
+        WHERE refused.event = 'stale_completion_ignored' AND refused.seq > ?2
+    )
+    ORDER BY seq LIMIT ?3
+)
+
+-- name: heads_of_jobs
+SELECT json_group_array(json_object('job', seq, 'id', id, 'service', service,
+    'max_tries', max_tries, 'context', json_extract(body, '$.context')))
+FROM jobs JOIN specs ON specs.job = jobs.seq WHERE seq IN carray(?)
+
+-- name: heads_of_graves
+SELECT '[' || group_concat(head) || ']' FROM graves WHERE job IN carray(?)
 
 -- name: oldest_journal
-SELECT '[' || group_concat(body) || ']'
-FROM (SELECT body FROM journal WHERE seq < (SELECT max(seq) FROM journal) ORDER BY seq LIMIT ?)
+SELECT json_group_array(json_array(seq, at))
+FROM (SELECT seq, at FROM journal WHERE seq < (SELECT max(seq) FROM journal) ORDER BY seq LIMIT ?)
+
+-- name: delete_graves
+DELETE FROM graves WHERE version <= ?
 
 -- name: delete_journal
 DELETE FROM journal WHERE seq <= ?

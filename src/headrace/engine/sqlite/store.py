@@ -98,6 +98,7 @@ def open_store(location: Location) -> Store:
         connection = apsw.Connection(location.path, statementcachesize=_CACHED_STATEMENTS)
         wait = round(location.busy_timeout * 1000)
         connection.set_busy_timeout(wait)
+        connection.setlk_timeout(wait, 0)
         if connection.readonly("main"):
             connection.close()
             raise StoreReadOnly(

@@ -12,7 +12,6 @@ from headrace.core.retention import Cutoff
 from headrace.engine.ledger import Ledger
 from headrace.engine.protocol import QUEUE_KIND, Prune, Put
 from headrace.engine.sqlite.records import SqlRecords
-from headrace.engine.sqlite.rows import events
 from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store
 from headrace.engine.sqlite.wanted import Wanted
@@ -77,13 +76,17 @@ def _ended(records: SqlRecords, cutoff: Cutoff, limit: int) -> list[Job]:
     return jobs
 
 
+_OLDEST = msgspec.json.Decoder(list[tuple[int, int]])
+
+
 def _prune_journal(store: Store, before: int, limit: int) -> int:
     """The oldest entries, but never the newest of all: it remembers the sequence."""
     gone = last = 0
-    for event in events(store.text(statement("oldest_journal"), (limit,))):
-        if event.at > before:
+    for seq, at in _OLDEST.decode(store.text(statement("oldest_journal"), (limit,))):
+        if at > before:
             break
-        gone, last = gone + 1, event.seq
+        gone, last = gone + 1, seq
     if gone:
         store.execute(statement("delete_journal"), (last,))
+        store.execute(statement("delete_graves"), (last,))
     return gone

@@ -32,6 +32,7 @@ from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, open_store
 
 POLL = 0.25
+SUFFIX = ".ear"
 _LINGER = 5.0
 """So long a socket stays bound after the last bell has gone."""
 _FRESH = 0.1
@@ -117,7 +118,7 @@ class Post:
             changed = folder.stat().st_mtime_ns
             if self._listed and self._listed[0] == changed:
                 return self._listed[1]
-            found = [entry.path for entry in os.scandir(folder)]
+            found = [entry.path for entry in os.scandir(folder) if entry.name.endswith(SUFFIX)]
         except OSError:
             return []
         settled = time.time_ns() - changed > _FRESH * 1e9
@@ -187,7 +188,7 @@ class Ear:
     def _bind(self) -> None:
         if self._folder is None:
             return
-        path = str(self._folder / f"{os.getpid()}-{next(_number)}")
+        path = str(self._folder / f"{os.getpid()}-{next(_number)}{SUFFIX}")
         ear = _datagram()
         try:
             with contextlib.suppress(FileNotFoundError):

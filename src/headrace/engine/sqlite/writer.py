@@ -23,6 +23,7 @@ from headrace.engine.sqlite.schema import connect
 from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
 from headrace.engine.sqlite.store import Store
+from headrace.engine.sqlite.turn import Turn
 from headrace.engine.sqlite.wanted import Wanted
 
 Announce = Callable[[set[str], Span], None]
@@ -46,8 +47,16 @@ class _Done:
 class Writer:
     """Commits what it is asked, in order."""
 
-    def __init__(self, location: Location, store: Store, announce: Announce, reach: Reach) -> None:
+    def __init__(
+        self,
+        location: Location,
+        store: Store,
+        turn: Turn,
+        announce: Announce,
+        reach: Reach,
+    ) -> None:
         self._location, self._announce, self._reach = location, announce, reach
+        self._turn = turn
         self._settings = Settings()
         self._store: Store | None = store
         self._lane = Lane[SqlRecords]("headrace-writer", self._serve)
@@ -58,6 +67,7 @@ class Writer:
         self._lane.stop()
         self._checkpoint()
         self._disconnect()
+        self._turn.close()
 
     def _disconnect(self) -> None:
         store, self._store = self._store, None
@@ -110,8 +120,9 @@ class Writer:
     ) -> _Done:
         store = self._store = self._store or connect(self._location)
         self._reach("begin")
-        store.execute("BEGIN IMMEDIATE")
+        self._turn.take()
         try:
+            store.execute("BEGIN IMMEDIATE")
             done = run(store, asks)
             self._reach("before_commit")
             store.execute("COMMIT")
@@ -120,6 +131,8 @@ class Writer:
             if store.in_transaction:  # SQLite itself rolls back after some errors
                 store.execute("ROLLBACK")
             raise
+        finally:
+            self._turn.give()
         self._reach("after_commit")
         return done
 

@@ -131,6 +131,12 @@ class Deduplication:
         await bench.prune()
         assert await accepted(bench, "b", THROTTLE)
 
+    async def test_prune_leaves_the_key_of_a_living_owner(self, bench: Bench) -> None:
+        await bench.add("a", dedup=THROTTLE)
+        bench.tick(1000)
+        await bench.prune()
+        assert not await accepted(bench, "b", SIMPLE)
+
     async def test_end_of_an_old_owner_leaves_the_new_owner_s_key(self, bench: Bench) -> None:
         await bench.add("a", dedup=THROTTLE)
         bench.tick(1000)

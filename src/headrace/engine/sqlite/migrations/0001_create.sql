@@ -4,9 +4,12 @@
 -- of its `created` entry, a lease the number of its `started` entry. The newest journal row is
 -- never pruned, so a number never comes back.
 --
---   jobs       a job as it stands. `spec` is the JSON of the job as it was enqueued, with its
---              payload byte for byte; `result`, `error` and `progress` are JSON too.
---   journal    what happened, in order. `body` is the JSON of the event.
+--   jobs       a job as it stands; `result`, `error` and `progress` are JSON.
+--   specs      a job as it was enqueued: JSON, with its payload byte for byte. Apart from `jobs`,
+--              because SQLite writes a row whole: a claim would write the payload again.
+--   journal    what happened, in order. The entries of a job are a chain: each names the one
+--              before it, and the job's `version` the newest.
+--   graves     who deleted jobs were, as long as the journal speaks of them.
 --   errors     the error of each try that failed, oldest first.
 --   logs       the last lines that handlers logged on a job.
 --   tags       which jobs have a tag.
@@ -29,19 +32,19 @@ CREATE TABLE jobs (
     queue       TEXT NOT NULL,
     type        TEXT NOT NULL,
     state       TEXT NOT NULL,
-    event       TEXT NOT NULL,
+    event       TEXT NOT NULL DEFAULT 'created',
     stage       TEXT NOT NULL,
     priority    INTEGER NOT NULL,
     position    INTEGER NOT NULL,
     run_at      INTEGER NOT NULL,
     expires_at  INTEGER,
     deadline    INTEGER,
-    tries       INTEGER NOT NULL,
+    tries       INTEGER NOT NULL DEFAULT 0,
     max_tries   INTEGER NOT NULL,
-    token       INTEGER NOT NULL,
+    token       INTEGER NOT NULL DEFAULT 0,
     worker      TEXT,
     lease_until INTEGER,
-    detached    INTEGER NOT NULL,
+    detached    INTEGER NOT NULL DEFAULT 0,
     cancelling  TEXT,
     waiting_on  INTEGER NOT NULL,
     created_at  INTEGER NOT NULL,
@@ -52,8 +55,12 @@ CREATE TABLE jobs (
     key_name    TEXT,
     error       BLOB,
     progress    BLOB,
-    result      BLOB,
-    spec        BLOB NOT NULL
+    result      BLOB
+) STRICT;
+
+CREATE TABLE specs (
+    job  INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
 ) STRICT;
 
 -- The lines that jobs are claimed from.
@@ -83,11 +90,30 @@ CREATE INDEX jobs_unusual ON jobs (state, seq)
     WHERE state NOT IN ('pending', 'active', 'completed');
 
 CREATE TABLE journal (
-    seq  INTEGER PRIMARY KEY,
-    job  TEXT NOT NULL,  -- the id: a deleted job is still found by it
-    body BLOB NOT NULL
+    seq      INTEGER PRIMARY KEY,
+    job      INTEGER NOT NULL,
+    before   INTEGER,  -- the entry before this one of the same job
+    at       INTEGER NOT NULL,
+    event    TEXT NOT NULL,
+    state    TEXT NOT NULL,
+    previous TEXT,
+    queue    TEXT NOT NULL,
+    type     TEXT NOT NULL,
+    tries    INTEGER NOT NULL,
+    worker   TEXT,
+    rest     BLOB      -- JSON of the fields that most entries do not have
 ) STRICT;
-CREATE INDEX journal_job ON journal (job);
+-- What was refused is no change of the job, so it stands beside its chain.
+CREATE INDEX journal_refused ON journal (job) WHERE event = 'stale_completion_ignored';
+
+CREATE TABLE graves (
+    job     INTEGER PRIMARY KEY,
+    id      TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    head    BLOB NOT NULL
+) STRICT;
+CREATE INDEX graves_id ON graves (id);
+CREATE INDEX graves_version ON graves (version);
 
 CREATE TABLE errors (
     job  INTEGER NOT NULL,

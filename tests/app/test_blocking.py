@@ -1,0 +1,147 @@
+"""The blocking facade: the same without an event loop (FEATURES 1.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headrace import App, DuplicateJob, HeadraceError, JobFailed, JobNotFound, Outcome, State
+from headrace.app.workers import rounds
+from headrace.runtime.worker import WorkerOptions
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    app = App(url)
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.task(max_tries=1)
+    def fails() -> None:
+        raise ValueError("no")
+
+    with app.blocking:
+        yield app
+
+
+@pytest.fixture
+def worker(app: App) -> Iterator[None]:
+    """A worker in a thread, as a program without an event loop would have one beside it."""
+    started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def main() -> None:
+        worker = app.worker(WorkerOptions())
+        await worker.start()
+        upkeep = asyncio.create_task(rounds(app, worker).run())
+        started.set()
+        await stop.wait()
+        upkeep.cancel()
+        await worker.stop()
+
+    thread = threading.Thread(target=lambda: (loop.run_until_complete(main()), loop.close()))
+    thread.start()
+    started.wait()
+    yield
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+
+
+@pytest.mark.usefixtures("worker")
+class TestWithWorker:
+    def test_enqueue_and_result(self, app: App) -> None:
+        task = app.task(type="triple")(lambda n: 3 * n)
+        ref = task.blocking.enqueue(4)
+        assert ref.result(10) == 12
+        assert ref.get().state is State.COMPLETED
+        assert repr(ref) == f"BlockingRef({ref.id!r})"
+
+    def test_failed_job_raises(self, app: App) -> None:
+        (answer,) = app.blocking.enqueue_many([app.prepare("fails", max_tries=1)])
+        assert answer.ref
+        ref = app.blocking.job(answer.ref.id)
+        with pytest.raises(JobFailed, match="ValueError: no"):
+            ref.result(10)
+        assert len(ref.details().errors) == 1
+        assert ref.why()[0].startswith("it has ended: dead")
+
+    def test_watch_is_a_plain_iterator_that_ends(self, app: App) -> None:
+        (ref,) = app.blocking.enqueue_group([app.prepare("double", {"n": 1})])
+        events = [str(snapshot.event) for snapshot in ref.watch()]
+        assert events[-1] == "completed"
+
+    def test_watch_can_be_left_early(self, app: App) -> None:
+        (ref,) = app.blocking.enqueue_group([app.prepare("double", {"n": 1})])
+        for _ in ref.watch():
+            break
+        assert ref.wait(10).state is State.COMPLETED
+
+    def test_many_threads_share_the_loop(self, app: App) -> None:
+        task = app.task(type="triple")(lambda n: 3 * n)
+        results: dict[int, int] = {}
+
+        def run(n: int) -> None:
+            results[n] = task.blocking.enqueue(n).result(10)
+
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {n: 3 * n for n in range(10)}
+
+
+def test_everything_else_without_a_worker(app: App) -> None:
+    blocking = app.blocking
+    task = app.task(type="t")(lambda: None)
+    ref = task.options(id="one", delay=60).blocking.enqueue()
+    with pytest.raises(DuplicateJob):
+        task.options(id="one").blocking.enqueue()
+    assert task.options(id="one").blocking.submit().outcome is Outcome.DUPLICATE
+    with pytest.raises(TypeError):
+        task.blocking.enqueue(1)
+    assert [job.id for job in blocking.find(states="pending")] == ["one"]
+    assert [(one.state, one.jobs) for one in blocking.count()] == [(State.PENDING, 1)]
+    blocking.pause("default")
+    blocking.set_queue("default", max_tries=20)
+    (info,) = blocking.queues()
+    assert (info.settings.paused, info.settings.max_tries) == (True, 20)
+    blocking.resume("default")
+    assert ref.cancel("enough") is True
+    assert ref.retry().state is State.PENDING
+    with pytest.raises(TimeoutError):
+        ref.wait(0.05)
+    ref.delete()
+    with pytest.raises(JobNotFound):
+        ref.get()
+
+
+async def test_blocking_call_in_an_event_loop_is_refused(timed: App) -> None:
+    task = timed.task(type="t")(lambda: None)
+    with pytest.raises(HeadraceError, match="would stop this event loop; use `await` here"):
+        task.blocking.enqueue()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_child_gets_a_loop_of_its_own(tmp_path) -> None:
+    url = f"sqlite:{tmp_path / 'jobs.db'}"
+    app = App(url)
+    task = app.task(type="t")(lambda: None)
+    task.blocking.enqueue()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child = App(url)
+            child.task(type="t")(lambda: None).blocking.enqueue()
+            child.blocking.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(app.blocking.find()) == 2
+    app.blocking.close()
