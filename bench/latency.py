@@ -21,9 +21,7 @@ def spawn_worker(url: str) -> subprocess.Popen[bytes]:
     """A worker process of the command line."""
     env = {**os.environ, "HEADRACE_URL": url, "PYTHONPATH": str(HERE)}
     command = [sys.executable, "-m", "headrace", "worker", "tasks:app"]
-    return subprocess.Popen(
-        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 async def figures(folder: Path, say: Say) -> list[Figure]:

@@ -1,6 +1,6 @@
 """Benchmarks: our figures beside the raw limit of the store, in one run, interleaved.
 
-    python bench/main.py [--engine sqlite] [--only throughput|latency|backlog] [--jobs N]
+python bench/main.py [--engine sqlite] [--only throughput|latency|backlog] [--jobs N]
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def main() -> int:
         found = asyncio.run(_run(chosen, Path(folder), lambda text: status.update(text)))
     print(_machine())
     Console(width=120).print(_table(found))
-    print(f"took {time.perf_counter() - start:.0f} s; 'limit' is the raw store, or a promised bound")
+    print(
+        f"took {time.perf_counter() - start:.0f} s; 'limit' is the raw store, or a promised bound"
+    )
     for figure in found:
         print(figure.line())
     return 0
@@ -74,8 +76,12 @@ def _table(figures: list[Figure]) -> Table:
     for figure in figures:
         table.add_row(
             figure.name,
-            f"{figure.ours:,.4g} {figure.unit}" if figure.ours < 1000 else f"{figure.ours:,.0f} {figure.unit}",
-            f"{figure.limit:,.4g} {figure.unit}" if figure.limit < 1000 else f"{figure.limit:,.0f} {figure.unit}",
+            f"{figure.ours:,.4g} {figure.unit}"
+            if figure.ours < 1000
+            else f"{figure.ours:,.0f} {figure.unit}",
+            f"{figure.limit:,.4g} {figure.unit}"
+            if figure.limit < 1000
+            else f"{figure.limit:,.0f} {figure.unit}",
             f"{figure.ratio:.2f}",
             f">= {figure.wanted:g}",
             "ok" if figure.met else "below",

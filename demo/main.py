@@ -24,9 +24,13 @@ def main() -> int:
         crew = Crew(Path(name))
         try:
             return asyncio.run(watched(crew, Path(name)))
+        except BrokenPipeError:  # whoever read along has left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         finally:
             crew.disband()
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")
     sys.exit(main())

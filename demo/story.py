@@ -43,7 +43,6 @@ class Facts:
     killed: WorkerProcess | None = None
     killed_at: float = 0
     """By the wall clock, in milliseconds, as the journal counts."""
-    orphans: set[str] = field(default_factory=set)
     graph: list[str] = field(default_factory=list)
     reminder: str = ""
     tax_report: str = ""
@@ -56,19 +55,19 @@ class Story:
         self._app, self._crew, self._board, self._stage = app, crew, board, stage
         self._pace = pace
         self.changed = asyncio.Event()
+        self._shop_is_open = True
         self.facts = Facts()
 
     async def play(self) -> Facts:
         await self._workers_start()
         await self._mail()
         trickle = asyncio.create_task(self._trickle())
-        try:
-            await self._billing()
-            await self._graph()
-            await self._kill()
-            await self._search()
-        finally:
-            trickle.cancel()
+        await self._billing()
+        await self._graph()
+        await self._kill()
+        await self._search()
+        self._shop_is_open = False
+        await trickle
         await self._dead_letter()
         await self._end()
         return self.facts
@@ -77,7 +76,7 @@ class Story:
         self._stage.say(text)
         await asyncio.sleep(seconds * self._pace)
 
-    async def _until(self, fits: Callable[[], bool], seconds: float = 20) -> None:
+    async def _until(self, fits: Callable[[], bool], seconds: float = 25) -> None:
         """Waits for the journal to say so."""
         try:
             async with asyncio.timeout(seconds):
@@ -109,7 +108,7 @@ class Story:
     async def _trickle(self) -> None:
         """Orders keep coming in while the rest happens."""
         order = MAILS
-        while True:
+        while self._shop_is_open:
             order += 1
             await self._enqueue(tasks.mail.prepare(order))
             await asyncio.sleep(0.12)
@@ -125,11 +124,11 @@ class Story:
         )
 
     async def _graph(self) -> None:
-        await self._say(f"The month's report: extract, then {PARTS} × transform, then load.")
+        await self._say(f"The month's report: extract, then {PARTS} transforms, then load.")
         extract = tasks.extract.prepare(12)
-        after = tasks.transform.options(depends_on=[extract.id])
+        after = tasks.transform.options(depends_on=[extract])
         parts = [after.prepare(part, PARTS) for part in range(PARTS)]
-        load = tasks.load.options(depends_on=[part.id for part in parts]).prepare()
+        load = tasks.load.options(depends_on=parts).prepare()
         refs = await self._app.enqueue_group([extract, *parts, load])
         self.facts.graph = [ref.id for ref in refs]
         self.facts.accepted.update(self.facts.graph)
@@ -148,10 +147,8 @@ class Story:
         self.facts.killed_at = time.time() * 1000
         victim.kill()
         await asyncio.sleep(0.1)  # what it had committed is in the journal by now
-        orphans = self._running_on(name)
-        self.facts.orphans = set(orphans)
         self._stage.say(
-            f"Now {name} is killed (SIGKILL) while it runs {len(orphans)} jobs."
+            f"Now {name} is killed (SIGKILL) while it runs {len(self._running_on(name))} jobs."
             f" Its lease lasts {LEASE} s.",
             alarm=True,
         )

@@ -56,7 +56,7 @@ class TestResult:
 
         ref = await fails.enqueue()
         await run_until_idle(timed)
-        with pytest.raises(JobFailed, match="ended failed: .*Terminate: the address") as caught:
+        with pytest.raises(JobFailed, match=r"ended failed: .*Terminate: the address") as caught:
             await ref.result()
         error = caught.value
         assert (error.job_id, error.state) == (ref.id, "failed")
@@ -83,7 +83,7 @@ class TestResult:
         for call in (ref.get, ref.wait, ref.result, ref.cancel, ref.retry, ref.delete, ref.why):
             with pytest.raises(JobNotFound, match="job 'nobody' does not exist"):
                 await call()
-        with pytest.raises(InvalidValue, match="^id: "):
+        with pytest.raises(InvalidValue, match=r"^id: "):
             timed.job("not a name")
 
     async def test_ref_is_rebuilt_from_its_id_alone(self, timed: App, work) -> None:
@@ -174,14 +174,14 @@ class TestWatch:
         async def chatty(ctx: JobContext) -> None:
             for n in range(1500):
                 ctx.progress(f"s{n}")
-            while len(steps) == 0:
-                await asyncio.sleep(0.001)
+            await watched.wait()
 
-        ref, steps = await chatty.enqueue(), []
+        ref, watched, steps = await chatty.enqueue(), asyncio.Event(), []
 
         async def watch() -> None:
             async for snapshot in ref.watch():
                 steps.append(snapshot.version)
+                watched.set()
 
         watching = asyncio.create_task(watch())
         async with running(app):
@@ -225,9 +225,7 @@ class TestActions:
             with pytest.raises(Refused, match="the job is completed"):
                 await action()
 
-    async def test_delete_takes_waiting_and_ended_jobs_but_not_running_ones(
-        self, app: App
-    ) -> None:
+    async def test_delete_takes_waiting_and_ended_jobs_but_not_running_ones(self, app: App) -> None:
         entered, leave = asyncio.Event(), asyncio.Event()
 
         @app.task
@@ -268,7 +266,7 @@ class TestActions:
         assert order == ["c", "a", "b", "late"]
         with pytest.raises(Refused, match="the job is completed"):
             await timed.job("c").set_priority(1)
-        with pytest.raises(InvalidValue, match="^priority: "):
+        with pytest.raises(InvalidValue, match=r"^priority: "):
             await timed.job("c").set_priority(10)
 
     async def test_dedup_key_can_be_given_back(self, timed: App, work) -> None:

@@ -217,7 +217,7 @@ class TestEvents:
 
         async def follow() -> None:
             async for entry in app.events(follow=True):
-                seen.append(str(entry.event.event))
+                seen.append(str(entry.event.event))  # noqa: PERF401  # it never ends
 
         following = asyncio.create_task(follow())
         async with running(app):
@@ -239,9 +239,9 @@ class TestFind:
         assert [job.id async for job in timed.find(text='"n":4')] == [refs[4].id]
 
     async def test_mistakes_are_named(self, timed: App) -> None:
-        with pytest.raises(InvalidValue, match="^colour: is not something to look for"):
+        with pytest.raises(InvalidValue, match=r"^colour: is not something to look for"):
             _ = [job async for job in timed.find(colour="red")]
-        with pytest.raises(InvalidValue, match="^states: "):
+        with pytest.raises(InvalidValue, match=r"^states: "):
             _ = [job async for job in timed.find(states=["tired"])]
 
     async def test_services_are_apart(self, timed: App) -> None:
@@ -265,7 +265,7 @@ class TestQueues:
         ]
         with pytest.raises(MigrationNeeded, match="max_tries is lowered"):
             await queue.set(max_tries=1)
-        with pytest.raises(InvalidValue, match="^colour: is not a queue setting"):
+        with pytest.raises(InvalidValue, match=r"^colour: is not a queue setting"):
             await queue.set(colour=1)
         with pytest.raises(Refused, match="holds 1 waiting jobs"):
             await queue.delete()

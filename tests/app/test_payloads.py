@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,8 +58,10 @@ class TestJson:
 
     @pytest.mark.parametrize(
         "value",
-        [[], {}, [[]], {"a": {}}, "", 0, -0.0, 12345678901234567, 2**63 - 1, 2**64 - 1, 10**30]
-        + [-(2**63), 0.1 + 0.2, 1e308, 5e-324, 1.0, True, None, "ä€😀\0", {"": [None]}],
+        [
+            *([], {}, [[]], {"a": {}}, "", 0, -0.0, 12345678901234567, 2**63 - 1, 2**64 - 1),
+            *(10**30, -(2**63), 0.1 + 0.2, 1e308, 5e-324, 1.0, True, None, "ä€😀\0", {"": [None]}),
+        ],
         ids=repr,
     )
     async def test_awkward_values_survive_the_whole_way(self, timed: App, value: Any) -> None:
@@ -148,9 +151,7 @@ TYPED: list[tuple[Any, Any]] = [
 
 class TestTypes:
     @pytest.mark.parametrize(("kind", "value"), TYPED, ids=lambda value: str(value)[:40])
-    async def test_typed_values_arrive_as_what_they_were(
-        self, kind: Any, value: Any
-    ) -> None:
+    async def test_typed_values_arrive_as_what_they_were(self, kind: Any, value: Any) -> None:
         app, seen = App("memory:"), []
 
         async def handler(x, y=None):
@@ -211,7 +212,7 @@ class TestTypes:
         (submitted,) = await timed.enqueue_many([timed.prepare("handler", payload)])
         await run_until_idle(timed)
         assert submitted.ref
-        with pytest.raises(JobFailed, match="missing required field `x`|unknown field `z`"):
+        with pytest.raises(JobFailed, match=r"missing required field `x`|unknown field `z`"):
             await submitted.ref.result()
 
     async def test_values_are_checked_against_models_before_anything_is_written(
@@ -220,7 +221,7 @@ class TestTypes:
         @timed.task
         async def take(person: Person, point: Point) -> None: ...
 
-        for bad in ((Point(1), Point(1)), (Person(name="A", born=date.today()), {"x": "a"})):  # noqa: DTZ011
+        for bad in ((Point(1), Point(1)), (Person(name="A", born=date.today()), {"x": "a"})):
             with pytest.raises(TypeError, match="take"):
                 await take.enqueue(*bad)  # pyright: ignore
         assert await jobs(timed) == []
@@ -324,7 +325,5 @@ class TestSignatures:
 
     @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
     def test_any_bytes_are_arguments_or_undecodable(self, junk: bytes) -> None:
-        try:
+        with contextlib.suppress(UndecodablePayload):
             Parameters(everything).decode(junk)
-        except UndecodablePayload:
-            pass

@@ -79,7 +79,9 @@ class TestRegistration:
         with pytest.raises(InvalidValue, match=r"'a' is registered twice: by .*<lambda> and by"):
             app.task(type="a")(second)
 
-    @pytest.mark.parametrize("name", ["", "ids", "default", "workers", "email:new", "a-b_c", "x" * 128])
+    @pytest.mark.parametrize(
+        "name", ["", "ids", "default", "workers", "email:new", "a-b_c", "x" * 128]
+    )
     def test_reserved_looking_and_long_types_are_safe(self, name: str) -> None:
         app = App("memory:")
         assert app.task(type=name)(lambda: None).type == name
@@ -87,7 +89,7 @@ class TestRegistration:
 
     @pytest.mark.parametrize("name", ["a b", "ä", "a/b", "a.b", "x" * 129, "a\n", None, 7])
     def test_bad_types_are_refused_by_name(self, name: object) -> None:
-        with pytest.raises(InvalidValue, match="^type: "):
+        with pytest.raises(InvalidValue, match=r"^type: "):
             App("memory:").task(type=name)(lambda: None)  # pyright: ignore
 
     def test_function_without_a_name_needs_a_type(self) -> None:
@@ -97,11 +99,11 @@ class TestRegistration:
 
     def test_mistakes_at_the_decorator_are_found_at_once(self) -> None:
         app = App("memory:")
-        with pytest.raises(InvalidValue, match="^colour: is not an option"):
+        with pytest.raises(InvalidValue, match=r"^colour: is not an option"):
             app.task(colour=1)(lambda: None)  # pyright: ignore
-        with pytest.raises(InvalidValue, match="^middleware: 3 is not callable"):
+        with pytest.raises(InvalidValue, match=r"^middleware: 3 is not callable"):
             app.task(middleware=[3])(lambda: None)  # pyright: ignore
-        with pytest.raises(InvalidValue, match="^terminates_on: .* not a list"):
+        with pytest.raises(InvalidValue, match=r"^terminates_on: .* not a list"):
             app.task(terminates_on=ValueError)(lambda: None)  # pyright: ignore
         with pytest.raises(InvalidValue, match="cannot be found by a child process"):
             app.task(cpu=True)(lambda: None)
@@ -161,7 +163,7 @@ class TestCalls:
         async def take(x) -> None: ...
 
         for value in (object(), {1j}, float("nan"), [float("inf")], "\ud800", lambda: 1):
-            with pytest.raises(UnencodableValue, match="an argument of .*take cannot be encoded"):
+            with pytest.raises(UnencodableValue, match=r"an argument of .*take cannot be encoded"):
                 await take.enqueue(value)
         assert await jobs(timed) == []
 
@@ -185,7 +187,7 @@ class TestCalls:
         @timed.task(type="")
         async def anything(**payload: object) -> None: ...
 
-        with pytest.raises(InvalidValue, match="use app.prepare"):
+        with pytest.raises(InvalidValue, match=r"use app.prepare"):
             await anything.enqueue()
         await timed.enqueue_many([timed.prepare("some:type", {"a": 1})])
         assert (await run_until_idle(timed)).completed == 1
@@ -285,8 +287,8 @@ BAD_OPTIONS = {
     "priority": [-1, 10, True, "5", 1.5],
     "lifo": [1, "yes"],
     "delay": [-1, "5", None, float("nan"), float("inf"), True, 1e11],
-    "run_at": [5, "now", datetime(2030, 1, 1)],  # noqa: DTZ001
-    "deadline": [0, -1, "x", datetime(2030, 1, 1)],  # noqa: DTZ001
+    "run_at": [5, "now", datetime(2030, 1, 1)],
+    "deadline": [0, -1, "x", datetime(2030, 1, 1)],
     "ttl": [0, -1, None],
     "timeout": [0, -0.5, "1", None, False],
     "max_tries": [0, -5, 1.5, True],

@@ -51,18 +51,21 @@ async def test_jobs_commit_with_the_caller_s_rows(app: App, own: apsw.Connection
 
 
 async def test_jobs_roll_back_with_the_caller_s_rows(app: App, own: apsw.Connection) -> None:
-    def order() -> None:
-        own.execute("INSERT INTO orders VALUES (1)")
-        raise RuntimeError("no")
+    job = prepared(app)
 
-    with pytest.raises(RuntimeError, match="no"), own, app.bind(own):
-        (answer,) = await app.enqueue_many([prepared(app)])
-        assert answer.accepted
-        order()
+    async def order() -> None:
+        with own, app.bind(own):
+            own.execute("INSERT INTO orders VALUES (1)")
+            (answer,) = await app.enqueue_many([job])
+            assert answer.accepted
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        await order()
     assert orders(own) == 0
     assert await jobs(app) == []
     with pytest.raises(JobNotFound):
-        await app.job(answer.ref.id if answer.ref else "").get()
+        await app.job(job.id).get()
 
 
 async def test_task_enqueue_joins_the_transaction(app: App, own: apsw.Connection) -> None:
@@ -140,18 +143,18 @@ async def test_binding_is_of_one_task_only(app: App, own: apsw.Connection) -> No
 
 
 async def test_connection_without_a_transaction_is_refused(app: App, own) -> None:
-    with pytest.raises(InvalidValue, match="^connection: has no transaction"), app.bind(own):
+    with pytest.raises(InvalidValue, match=r"^connection: has no transaction"), app.bind(own):
         await app.enqueue_many([prepared(app)])
     assert await jobs(app) == []
 
 
 async def test_connection_to_another_file_is_refused(app: App, tmp_path: Path) -> None:
     other = apsw.Connection(str(tmp_path / "other.db"))
-    with pytest.raises(InvalidValue, match="^connection: is open on"), other, app.bind(other):
+    with pytest.raises(InvalidValue, match=r"^connection: is open on"), other, app.bind(other):
         await app.enqueue_many([prepared(app)])
     other.close()
 
 
 def test_engine_without_transactions_says_so() -> None:
-    with pytest.raises(InvalidValue, match="^bind: the engine of .* has no transactions"):
+    with pytest.raises(InvalidValue, match=r"^bind: the engine of .* has no transactions"):
         App("memory:").bind(object())

@@ -14,12 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 from click.testing import CliRunner, Result
 
 from headrace import App, WorkerOptions
 from headrace.app.workers import ECHO
 from headrace.cli.loading import load_app
 from headrace.cli.root import headrace
+from headrace.runtime.presence import Presence, beat
 
 LIMIT = 30.0
 """Seconds after which something that should have happened never will."""
@@ -203,7 +206,35 @@ def pids(lines: Sequence[str]) -> list[int]:
 def alive(pid: int) -> bool:
     """Whether a process runs; one that only waits to be reaped does not."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return state != "Z"
+
+
+def present(cli: Cli, service: str, **fields: object) -> None:
+    """A worker that was just heard of."""
+
+    async def put(app: App) -> None:
+        presence = Presence(
+            id=f"w-{service}",
+            service=service,
+            queues=("default", "mail"),
+            concurrency=10,
+            host="host",
+            pid=1,
+            version="1.0",
+            started_at=app.clock.now(),
+            beat_at=app.clock.now(),
+        )
+        presence = msgspec.structs.replace(presence, **fields)
+        await (await app.engine()).put([beat(presence, 60_000)], app.clock.now())
+
+    cli.do(put)
+
+
+def checks(cli: Cli, *arguments: str, code: int = 0) -> dict[str, tuple[str, str, str]]:
+    """What `doctor` found: health, message and remedy by name."""
+    return {
+        check["name"]: (check["health"], check["message"], check["remedy"])
+        for check in cli.json("doctor", *arguments, code=code)
+    }

@@ -80,7 +80,10 @@ def test_add_refuses_a_duplicate_and_names_the_one_in_the_way(cli: Cli) -> None:
         (["t", "--run-at", "tomorrow"], "'tomorrow' is not a time"),
         (["t", "--run-at", "2090-01-01T00:00:00"], "has no time zone; add Z"),
         (["t", "--priority", "10"], "10 is not in the range 0<=x<=9"),
-        (["t", "--max-tries", "0"], "0 is not in the range x>=1"),
+        (["t", "--max-tries", "0"], "0 is not in the range 1<=x<="),
+        (["t", "--max-tries", "9" * 30], "is not in the range 1<=x<="),
+        (["t", '{"a": "\udcff"}'], "PAYLOAD is not JSON"),
+        (["t", '{"a":' * 3000], "PAYLOAD is not JSON"),
         (["t", "--id", "a/b"], "'a/b' is not a name"),
         (["t", "--queue", ""], "'' is not a name"),
         (["t", "--metadata", "novalue"], "'novalue' is not KEY=VALUE"),
@@ -145,7 +148,8 @@ def test_list_goes_on_at_a_cursor(cli: Cli) -> None:
         cursor = ["--cursor", page[-1]["cursor"]]
     assert seen == ids[::-1]
     assert len(cli.json("job", "list", "--all", "--limit", "1")) == 5
-    assert "is not a cursor" in cli.error("job", "list", "--cursor", "x")
+    for wrong in ("x", "9" * 30, ""):
+        assert "is not a cursor" in cli.error("job", "list", "--cursor", wrong, code=2)
 
 
 def test_list_is_a_plain_table_when_nobody_looks(cli: Cli) -> None:

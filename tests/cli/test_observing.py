@@ -5,33 +5,9 @@ from __future__ import annotations
 import json
 import signal
 
-import msgspec
-
 from headrace import App
 from headrace.cli.observing import newest
-from headrace.runtime.presence import Presence, beat
-from tests.cli.helpers import Cli, Program
-
-
-def present(cli: Cli, service: str, **fields: object) -> None:
-    """A worker that was just heard of."""
-
-    async def put(app: App) -> None:
-        presence = Presence(
-            id=f"w-{service}",
-            service=service,
-            queues=("default", "mail"),
-            concurrency=10,
-            host="host",
-            pid=1,
-            version="1.0",
-            started_at=app.clock.now(),
-            beat_at=app.clock.now(),
-        )
-        presence = msgspec.structs.replace(presence, **fields)
-        await (await app.engine()).put([beat(presence, 60_000)], app.clock.now())
-
-    cli.do(put)
+from tests.cli.helpers import Cli, Program, present
 
 
 def test_workers_lists_all_services_or_one(cli: Cli) -> None:

@@ -109,6 +109,8 @@ def test_a_change_that_may_hurt_needs_force(cli: Cli) -> None:
     [
         ("max_tries", "'max_tries' is not KEY=VALUE"),
         ("max_tries=many", "max_tries: 'many' is not a whole number"),
+        ("max_active=99999999999", "is not a whole number up to 1,000,000,000"),
+        ("rate=99999999999/s", "is not a rate"),
         ("max_tries=0", "max_tries: 0 is below 1"),
         ("max_runtime=soon", "max_runtime: 'soon' is not a duration"),
         ("max_runtime=0", "max_runtime: 0 is below 1"),

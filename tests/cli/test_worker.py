@@ -149,7 +149,7 @@ def test_a_start_that_fails_is_one_line_and_exit_code_1(cli: Cli) -> None:
         (["tasks:app", "--queue", "a=0"], "'0' is not a weight"),
         (["tasks:app", "--queue", "a b"], "'a b' is not a name"),
         (["tasks:app", "--strict", "--queue", "a=2"], "--strict serves queues in order"),
-        (["tasks:app", "--concurrency", "0"], "0 is not in the range x>=1"),
+        (["tasks:app", "--concurrency", "0"], "0 is not in the range 1<=x<="),
         (["tasks:app", "--lease", "10ms"], "lease: is below one second"),
         (["tasks:app", "--grace", "soon"], "'soon' is not a duration"),
         (["tasks:app", "--url", "sqlite:x.db"], "No such option '--url'"),

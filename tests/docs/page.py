@@ -26,6 +26,9 @@ HERE = Path(__file__).parent
 PATIENCE = 30
 """Seconds that a block or a command may take."""
 
+NOT_RUN = ("make ", "export HEADRACE_URL=")
+"""What the tests, or the folder of the page, do by themselves."""
+
 ENDLESS = re.compile(r"headrace\s+(worker|events\s.*(-f|--follow))\b")
 """Commands that go on until they are told to stop."""
 
@@ -53,22 +56,23 @@ class PageRun:
     def run(self, given: list[Block]) -> None:
         """Runs the page; `given` are files that readers have from the README."""
         page = list(blocks(self.page))
+        shown = [c for block in page if block.language == "console" for c in commands(block)]
+        odd = [str(c) for c in shown if not c.text.startswith(("headrace ", *NOT_RUN))]
+        assert not odd, f"{odd}: only headrace is run here; show other programs as text"
         own = {block.file for block in page}
         for block in given:
             if block.file not in own:
                 self._write(block)
-        self._pending = [
-            command
-            for block in page
-            if block.language == "console"
-            for command in commands(block)
-            if ENDLESS.match(command.text)
-        ]
+        self._pending = [command for command in shown if ENDLESS.match(command.text)]
         try:
             self._start_ready(own)
             for block in page:
                 self._block(block, own)
             assert not self._pending, f"{self._pending[0]}: its module is nowhere on the page"
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            for log in sorted(self.folder.glob("beside_*")):
+                error.add_note(f"{log.name} ends with\n{log.read_text()[-2000:]}")
+            raise
         finally:
             self._stop_all()
 
@@ -80,14 +84,14 @@ class PageRun:
             self._stop_all(module)
             self._run([sys.executable, "-W", "error", "-c", f"import {module}"], str(block))
             if Path(block.file).name.startswith("test_"):
-                pytest = "-m pytest -q -p no:cacheprovider -p no:xdist"
+                pytest = "-m pytest -q -p no:cacheprovider -p no:xdist -o asyncio_mode=auto"
                 self._run([sys.executable, *pytest.split(), block.file], str(block))
             self._start_ready(own)
         elif block.language == "python":
             self._python(block)
         elif block.language == "console":
             for command in commands(block):
-                if re.match(r"headrace\b", command.text) and not ENDLESS.match(command.text):
+                if command.text.startswith("headrace ") and not ENDLESS.match(command.text):
                     self._console(command)
 
     def _write(self, block: Block) -> None:
@@ -153,7 +157,9 @@ class PageRun:
         self._beside.append((command, process))
         deadline = time.monotonic() + PATIENCE
         while READY not in Path(log.name).read_text() and "worker" in command.text:
-            assert process.poll() is None, f"{command}: ended\n{Path(log.name).read_text()}"
+            if process.poll() is not None:
+                self._beside.remove((command, process))
+                raise AssertionError(f"{command}: ended\n{Path(log.name).read_text()}")
             assert time.monotonic() < deadline, f"{command}: is never ready"
             time.sleep(0.02)
 

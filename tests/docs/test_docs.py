@@ -64,22 +64,48 @@ def test_states_page_is_the_generated_one() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_demo_ends_well_without_a_terminal(tmp_path: Path) -> None:
-    answer = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, ROOT / "demo" / "main.py"],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=55,
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert answer.stderr == ""
-    assert all(char.isprintable() or char == "\n" for char in answer.stdout)
+    ) as demo:
+        try:
+            told, errors = demo.communicate(timeout=50)
+        except subprocess.TimeoutExpired:
+            demo.terminate()  # it takes its workers along
+            told, errors = demo.communicate(timeout=9)
+    assert demo.returncode == 0, told + errors
+    assert errors == ""
+    assert all(char.isprintable() or char == "\n" for char in told)
     assert not list(tmp_path.glob("headrace-demo*")), "the demo leaves its folder behind"
 
 
 class TestTheTestsThemselves:
+    @pytest.mark.parametrize(
+        ("kind", "text", "complaint"),
+        [
+            ("python", "print(1 + 1)  # 3", "was to print '3'"),
+            ("python", "raise SystemExit(4)", "ended with 4"),
+            ("python", "# test_sums.py\ndef test_sum():\n    assert 1 + 1 == 3", "1 failed"),
+            ("console", "$ headrace queue list --bogus", "ended with 2"),
+            ("console", "$ headrace --version\nheadrace 99", "was to show 'headrace 99'"),
+            ("console", "$ headrace --version\nError: no", "ended with 0"),
+            ("console", "$ headrace worker nowhere:app", "no module 'nowhere'"),
+            ("console", "$ rm -r precious", "only headrace is run here"),
+        ],
+    )
+    def test_page_that_is_not_true_fails(
+        self, tmp_path: Path, kind: str, text: str, complaint: str
+    ) -> None:
+        page = tmp_path / "page.md"
+        page.write_text(f"```{kind}\n{text}\n```\n")
+        with pytest.raises(AssertionError, match=complaint):
+            PageRun(page, tmp_path).run([])
+
     def test_shown_line_may_leave_parts_out(self) -> None:
         assert matches("job … completed", "job  01J9 completed")
         assert not matches("job … completed", "job 01J9 failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ class TestTries:
         details = await ref.details()
         assert details.job.state is State.DEAD
         assert [error.number for error in details.errors] == list(range(1, 11))
-        with pytest.raises(JobFailed, match="ended dead: .*Custom: 10"):
+        with pytest.raises(JobFailed, match=r"ended dead: .*Custom: 10"):
             await ref.result()
 
     async def test_queue_without_dead_letters_ends_failed(self, timed: App) -> None:
@@ -229,7 +230,7 @@ class TestSignals:
             lambda: Retry(after=float("inf")),
             lambda: Retry(after="soon"),  # pyright: ignore
             lambda: Snooze(seconds=float("nan")),
-            lambda: Snooze(until=datetime(2030, 1, 1)),  # noqa: DTZ001
+            lambda: Snooze(until=datetime(2030, 1, 1)),
             lambda: Snooze(until="tomorrow"),  # pyright: ignore
         ],
     )
@@ -299,7 +300,7 @@ class TestPolicies:
             (Linear(2, 1000, 3000), [1, 2, 2]),
             (lambda number, error: number * len(str(error)), [3, 6, 9]),
         ],
-        ids=str,
+        ids=lambda value: "callable" if callable(value) else str(value),
     )
     async def test_delays_follow_the_policy(
         self, timed: App, clock: ManualClock, policy: Any, delays: list[float]
@@ -313,7 +314,7 @@ class TestPolicies:
 
         await fails.enqueue()
         await run_until_idle(timed, drain=True)
-        assert [(b - a) / 1000 for a, b in zip(times, times[1:], strict=False)] == delays
+        assert [(b - a) / 1000 for a, b in pairwise(times)] == delays
 
     @pytest.mark.parametrize(
         ("name", "least", "most"),

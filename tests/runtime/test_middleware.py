@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
 import pytest
@@ -18,10 +16,8 @@ from headrace import (
     Terminate,
     chain,
     current_job,
-    provided,
 )
 from headrace.testing import run_until_idle, running
-from tests.support import eventually
 
 
 def noting(name: str, notes: list[str]) -> Middleware:
@@ -113,9 +109,9 @@ class TestMiddleware:
         assert [await ref.result() for ref in refs] == ["ada", "bob"]
 
     async def test_what_is_not_callable_is_refused(self, timed: App) -> None:
-        with pytest.raises(InvalidValue, match="^middleware: 'x' is not callable"):
+        with pytest.raises(InvalidValue, match=r"^middleware: 'x' is not callable"):
             timed.use("x")  # pyright: ignore
-        with pytest.raises(InvalidValue, match="^middleware: None is not callable"):
+        with pytest.raises(InvalidValue, match=r"^middleware: None is not callable"):
             chain(None)  # pyright: ignore
 
 
@@ -220,198 +216,6 @@ class TestHooks:
         async with running(timed):
             pass
         assert notes == ["second"]
-
-
-class Database:
-    def __init__(self, name: str) -> None:
-        self.name, self.open = name, True
-
-
-class Cache:
-    pass
-
-
-class TestResources:
-    async def test_resources_are_made_once_found_by_annotation_and_closed(
-        self, timed: App
-    ) -> None:
-        notes: list[str] = []
-
-        @timed.resource
-        async def database() -> AsyncIterator[Database]:
-            notes.append("open db")
-            database = Database("main")
-            yield database
-            database.open = False
-            notes.append("close db")
-
-        @timed.resource
-        def cache() -> Iterator[Cache]:
-            notes.append("open cache")
-            yield Cache()
-            notes.append("close cache")
-
-        @timed.task
-        async def query(n: int, db: Database = provided(), *, cache: Cache = provided()) -> str:
-            assert isinstance(cache, Cache)
-            assert db.open
-            return f"{db.name} {n}"
-
-        @timed.task
-        def query_sync(db: Database = provided()) -> str:
-            return db.name
-
-        refs = [await query.enqueue(1), await query.enqueue(2), await query_sync.enqueue()]
-        await run_until_idle(timed)
-        assert [await ref.result() for ref in refs] == ["main 1", "main 2", "main"]
-        assert notes == ["open db", "open cache", "close cache", "close db"]
-
-    async def test_plain_and_async_functions_make_resources_too(self, timed: App) -> None:
-        @timed.resource
-        def cache() -> Cache:
-            return Cache()
-
-        @timed.resource
-        async def database() -> Database:
-            return Database("async")
-
-        @timed.task
-        async def use(cache: Cache = provided(), db: Database = provided()) -> str:
-            return f"{type(cache).__name__} {db.name}"
-
-        ref = await use.enqueue()
-        await run_until_idle(timed)
-        assert await ref.result() == "Cache async"
-
-    async def test_resource_that_cannot_be_made_fails_the_try_and_is_tried_again(
-        self, timed: App
-    ) -> None:
-        tries = []
-
-        @timed.resource
-        def database() -> Database:
-            tries.append(1)
-            if len(tries) == 1:
-                raise ConnectionError("away")
-            return Database("back")
-
-        @timed.task(retry=1)
-        async def use(db: Database = provided()) -> str:
-            return db.name
-
-        ref = await use.enqueue()
-        await run_until_idle(timed, drain=True)
-        assert await ref.result() == "back"
-
-    async def test_missing_provider_is_named(self, timed: App) -> None:
-        @timed.task(max_tries=1)
-        async def use(db: Database = provided()) -> None: ...
-
-        ref = await use.enqueue()
-        await run_until_idle(timed)
-        error = (await ref.get()).error
-        assert error
-        assert "nothing provides <class" in error.message
-        assert "register it with @app.resource" in error.message
-
-    async def test_resource_cannot_be_given_by_the_caller(self, timed: App) -> None:
-        @timed.task
-        async def use(db: Database = provided()) -> None: ...
-
-        with pytest.raises(TypeError, match="unexpected keyword argument 'db'"):
-            await use.enqueue(db=Database("mine"))
-
-    async def test_mistakes_are_found_at_registration(self, timed: App) -> None:
-        with pytest.raises(InvalidValue, match="needs a return annotation"):
-            timed.resource(lambda: 1)
-
-        def one() -> Cache:
-            return Cache()
-
-        timed.resource(one)
-        with pytest.raises(InvalidValue, match="is provided twice"):
-            timed.resource(one)
-        with pytest.raises(InvalidValue, match="^db: a provided parameter needs an annotation"):
-            timed.task(type="t")(lambda db=provided(): None)
-
-    async def test_resource_that_cannot_be_closed_does_not_stop_the_stop(self, timed: App) -> None:
-        @timed.resource
-        def database() -> Iterator[Database]:
-            yield Database("x")
-            raise RuntimeError("close failed")
-
-        @timed.task
-        async def use(db: Database = provided()) -> str:
-            return db.name
-
-        ref = await use.enqueue()
-        await run_until_idle(timed)
-        assert await ref.result() == "x"
-
-
-class TestThreads:
-    async def test_sync_handlers_run_side_by_side_in_threads(self, app: App) -> None:
-        barrier = threading.Barrier(4, timeout=20)
-
-        def meet() -> str:
-            barrier.wait()
-            return threading.current_thread().name
-
-        task = app.task(type="t")(meet)
-        refs = [await task.enqueue() for _ in range(4)]
-        async with running(app, concurrency=4):
-            names = {await ref.result(20) for ref in refs}
-        assert names == {"headrace-handler"}
-
-    async def test_threads_can_be_fewer_than_slots_and_none_is_lost(self, app: App) -> None:
-        now, most, lock = [0], [0], threading.Lock()
-
-        def work() -> None:
-            with lock:
-                now[0] += 1
-                most[0] = max(most[0], now[0])
-            threading.Event().wait(0.005)
-            with lock:
-                now[0] -= 1
-
-        task = app.task(type="t")(work)
-        refs = [await task.enqueue() for _ in range(20)]
-        async with running(app, concurrency=10, threads=2):
-            for ref in refs:
-                assert (await ref.wait(20)).state is State.COMPLETED
-        assert most == [2]
-
-    async def test_call_cancelled_before_its_thread_began_never_begins(self, app: App) -> None:
-        entered, leave, ran = threading.Event(), threading.Event(), []
-
-        def hold() -> None:
-            entered.set()
-            leave.wait(20)
-
-        holder = await app.task(type="hold")(hold).enqueue()
-        async with running(app, concurrency=2, threads=1) as worker:
-            await eventually(entered.is_set)
-            waiting = await app.task(type="waits")(lambda: ran.append(1)).enqueue()
-            await eventually(lambda: _active(waiting))
-            await waiting.cancel("not needed")
-            assert (await waiting.wait(10)).state is State.CANCELLED
-            leave.set()
-            assert (await holder.wait(10)).state is State.COMPLETED
-            await worker.until_idle()
-        assert ran == []
-
-    async def test_stuck_thread_does_not_keep_others_from_running(self, app: App) -> None:
-        leave = threading.Event()
-        app.task(type="stuck")(lambda: leave.wait(20) and None)
-        await app.enqueue_many([app.prepare("stuck")])
-        async with running(app, concurrency=2):
-            ref = await app.task(type="t")(lambda: "fine").enqueue()
-            assert await ref.result(10) == "fine"
-            leave.set()
-
-
-async def _active(ref) -> bool:
-    return (await ref.get()).state is State.ACTIVE
 
 
 async def test_handlers_may_snooze_from_middleware(timed: App) -> None:

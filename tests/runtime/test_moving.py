@@ -189,9 +189,7 @@ class TestDetached:
         with pytest.raises(Refused):
             await detached.complete()
 
-    async def test_quick_completion_before_the_handler_has_returned_wins(
-        self, timed: App
-    ) -> None:
+    async def test_quick_completion_before_the_handler_has_returned_wins(self, timed: App) -> None:
         @timed.task
         async def eager(ctx: JobContext) -> Detached:
             leaving = ctx.detach()
@@ -204,7 +202,7 @@ class TestDetached:
 
     async def test_bad_tokens_are_refused(self, timed: App) -> None:
         for token in ("", "x", "a.b", "a b.1", ".", "a.-1", "a.²"):
-            with pytest.raises(InvalidValue, match="^token: "):
+            with pytest.raises(InvalidValue, match=r"^token: "):
                 timed.detached(token)
         with pytest.raises(JobNotFound):
             await timed.detached("nobody.1").complete()

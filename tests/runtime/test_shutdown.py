@@ -276,5 +276,3 @@ async def test_clock_moves_after_the_stop_touch_nothing(timed: App, clock: Manua
 
 async def _all(refs, state: State) -> bool:
     return all([(await ref.get()).state is state for ref in refs])
-
-

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
 import os
 import random
+from collections import deque
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -15,6 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -69,7 +72,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-CHUNK = 500
+_Writing = asyncio.Task[list[tuple[Verdict, ...]]]
+
+BATCH = 250
 """`enqueue_many` hands over so many jobs per round trip."""
 
 
@@ -92,6 +97,11 @@ class TaskOptions(JobOptions, total=False):
 _TASK_ONLY = frozenset(TaskOptions.__annotations__) - frozenset(JobOptions.__annotations__)
 
 
+class _Stranger:
+    """For type checkers: a function that takes it first takes anything there (`Any`, `object`, no
+    annotation), so that nothing can be said of its parameters; it does not ask for `ctx`."""
+
+
 class Decorator:
     """What `@app.task(…)` returns; knows the function's parameters without `ctx`."""
 
@@ -100,10 +110,16 @@ class Decorator:
 
     @overload
     def __call__(
+        self, function: Callable[Concatenate[_Stranger, ...], Awaitable[R]], /
+    ) -> Task[..., R]: ...
+    @overload
+    def __call__(
         self, function: Callable[Concatenate[JobContext, P], Awaitable[R]], /
     ) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[_Stranger, ...], R], /) -> Task[..., R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
     @overload
@@ -193,10 +209,16 @@ class App:
 
     @overload
     def task(
+        self, function: Callable[Concatenate[_Stranger, ...], Awaitable[R]], /
+    ) -> Task[..., R]: ...
+    @overload
+    def task(
         self, function: Callable[Concatenate[JobContext, P], Awaitable[R]], /
     ) -> Task[P, R]: ...
     @overload
     def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[_Stranger, ...], R], /) -> Task[..., R]: ...
     @overload
     def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
     @overload
@@ -310,18 +332,34 @@ class App:
         )
         return Prepared(job, codec.Decoder(Any))
 
-    async def enqueue_many(self, jobs: Iterable[Prepared[Any]]) -> list[Submission[Any]]:
-        """Enqueues jobs of different tasks in order and answers for each separately."""
-        prepared = list(jobs)
+    async def enqueue_many(
+        self, jobs: Iterable[Prepared[Any]], *, batch: int = BATCH
+    ) -> list[Submission[Any]]:
+        """Enqueues jobs of different tasks in order and answers for each separately.
+
+        A generator is taken as it comes: the next jobs are prepared while the last are written.
+        """
         answers: list[Submission[Any]] = []
-        for start in range(0, len(prepared), CHUNK):
-            chunk = prepared[start : start + CHUNK]
-            verdicts = await self.insert([(one.job,) for one in chunk])
-            answers += [
-                submission(self, one, verdict)
-                for one, (verdict,) in zip(chunk, verdicts, strict=True)
-            ]
+        writing: deque[tuple[list[Prepared[Any]], _Writing]] = deque()
+        source = iter(jobs)
+        try:
+            while chunk := list(islice(source, batch)):
+                task = asyncio.create_task(self.insert([(one.job,) for one in chunk]))
+                writing.append((chunk, task))
+                await asyncio.sleep(0)  # hands the chunk over before the next is prepared
+                if len(writing) > 1:
+                    answers += await self._written(*writing.popleft())
+            while writing:
+                answers += await self._written(*writing.popleft())
+        finally:
+            await asyncio.gather(*(task for _, task in writing), return_exceptions=True)
         return answers
+
+    async def _written(self, chunk: list[Prepared[Any]], task: _Writing) -> list[Submission[Any]]:
+        return [
+            submission(self, one, verdict)
+            for one, (verdict,) in zip(chunk, await task, strict=True)
+        ]
 
     async def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[JobRef[Any]]:
         """Enqueues all of the jobs or none: a graph whose parents come before their dependents."""

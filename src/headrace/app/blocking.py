@@ -35,12 +35,10 @@ class _Portal:
         self._pid = 0
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(work, self.loop()).result()
-        work.close()
-        raise HeadraceError("the blocking API would stop this event loop; use `await` here")
+        if _inside_a_loop():
+            work.close()
+            raise HeadraceError("the blocking API would stop this event loop; use `await` here")
+        return asyncio.run_coroutine_threadsafe(work, self.loop()).result()
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -50,6 +48,14 @@ class _Portal:
                     target=self._loop.run_forever, name="headrace-blocking", daemon=True
                 ).start()
             return self._loop
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 _portal = _Portal()

@@ -98,16 +98,16 @@ class JobRef(Generic[R]):
         return (await self.details()).job
 
     async def wait(self, timeout: float | None = None) -> Job:
-        """The job once it has ended; TimeoutError if that takes longer."""
+        """The job once it has ended; TimeoutError if that takes longer. It looks at least once."""
         engine = await self._app.engine()
         bell = engine.listen(frozenset({job_topic(self.id)}))
         try:
+            job = await self.get()
             async with asyncio.timeout(timeout):
-                while True:
-                    job = await self.get()
-                    if job.state in FINAL:
-                        return job
+                while job.state not in FINAL:
                     await bell.wait(_LOOK_AGAIN)
+                    job = await self.get()
+            return job
         except TimeoutError:
             if timeout is None:
                 raise

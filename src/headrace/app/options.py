@@ -26,6 +26,7 @@ from headrace.core.retry import RetryFunction, RetryPolicy
 
 if TYPE_CHECKING:
     from headrace.app.jobref import JobRef
+    from headrace.app.task import Prepared
 
 Seconds = float | timedelta
 KeyTemplate = str | Sequence[keys.Scalar] | Callable[[dict[str, Any]], str | Sequence[keys.Scalar]]
@@ -82,7 +83,7 @@ class JobOptions(TypedDict, total=False):
     max_queued: int
     when_full: WhenFull | str
     on_lost: OnLost | str
-    depends_on: Sequence[str | JobRef[Any]]
+    depends_on: Sequence[str | JobRef[Any] | Prepared[Any]]
     on_parent_failure: OnParentFailure | str
     metadata: Mapping[str, Any]
     tags: Sequence[str]

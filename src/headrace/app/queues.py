@@ -183,7 +183,7 @@ def _retention(value: object) -> Retention:
             raise InvalidValue("retention", f"{value!r} is not an age in seconds or a Retention")
 
 
-_RATE = re.compile(r"(\d+)/(\d*)([smhd])(?:\+(\d+))?")
+_RATE = re.compile(r"(\d{1,9})/(\d{0,6})([smhd])(?:\+(\d{1,9}))?")
 _PERIODS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -65,7 +65,7 @@ class Task(Generic[P, R]):
         self.type = handler.type
         self.__name__ = getattr(handler.function, "__name__", handler.type)
         self.__doc__ = handler.function.__doc__
-        self.__module__ = handler.function.__module__
+        self.__module__ = getattr(handler.function, "__module__", "")
         self.__qualname__ = getattr(handler.function, "__qualname__", self.__name__)
         self.__wrapped__ = handler.function
 

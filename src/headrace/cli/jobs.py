@@ -15,7 +15,7 @@ from headrace.cli.command import Desk, Group, on_app
 from headrace.cli.output import Cell, Column, state_cell
 from headrace.cli.search import Paging, Search, Wanted, narrowing, options, paging, paused_queues
 from headrace.cli.text import ago, one_line, progress_line
-from headrace.cli.values import Duration, Moment, Name, Pair, read_payload
+from headrace.cli.values import COUNT, Duration, Moment, Name, Pair, read_payload
 from headrace.core.errors import UndecodablePayload
 from headrace.core.model import Job
 
@@ -52,7 +52,7 @@ job_options = options(
     ),
     click.option("--ttl", type=Duration(), help="Within what time it must be started."),
     click.option("--timeout", type=Duration(), help="How long one try may take."),
-    click.option("--max-tries", type=click.IntRange(1), help="How often it is tried; 10."),
+    click.option("--max-tries", type=COUNT, help="How often it is tried; 10."),
     click.option("--id", type=Name("id"), help="Its id; a new one is made."),
     click.option(
         "--depends-on", type=Name("id"), multiple=True, help="A job that must complete first."
@@ -64,7 +64,7 @@ job_options = options(
         metavar="SEGMENT",
         help="Concurrency key: a constant, or /pointer into the payload; again for more.",
     ),
-    click.option("--max-active", type=click.IntRange(1), help="Jobs of the key at a time; 1."),
+    click.option("--max-active", type=COUNT, help="Jobs of the key at a time; 1."),
     click.option("--tag", "tags", type=Name("tag"), multiple=True, help="A tag to find it by."),
     click.option("--metadata", type=Pair(), multiple=True, help="A note kept with the job."),
 )

@@ -14,7 +14,7 @@ from headrace.cli.job_view import happened
 from headrace.cli.output import Cell, Column, Styled, state_cell
 from headrace.cli.search import by_queue, by_type
 from headrace.cli.text import ago
-from headrace.cli.values import Name
+from headrace.cli.values import SEQUENCE, Name
 from headrace.core.event import rfc3339
 from headrace.core.states import EventType
 from headrace.engine.protocol import Engine, Entry, job_topic
@@ -119,7 +119,7 @@ async def newest(engine: Engine) -> int:
 
 @click.command("events", cls=Command)
 @click.option("--follow", is_flag=True, help="Go on as things happen; from now, unless --after.")
-@click.option("--after", type=click.IntRange(0), help="Only entries after this sequence.")
+@click.option("--after", type=SEQUENCE, help="Only entries after this sequence.")
 @click.option("--job", type=Name("id"), help="Events of this job.")
 @by_type
 @by_queue

@@ -10,7 +10,7 @@ import click
 
 from headrace.app.app import App
 from headrace.cli import shapes
-from headrace.cli.values import Moment, Name
+from headrace.cli.values import COUNT, Cursor, Moment, Name
 from headrace.core.model import Filter, Job
 from headrace.core.states import CLAIMABLE, State
 
@@ -62,9 +62,9 @@ by_type = click.option("--type", type=Name("type"), help="Jobs of this type.")
 by_text = click.option("--text", help="Text in the id, payload or error.")
 
 paging = options(
-    click.option("--limit", type=click.IntRange(1), default=50, help="How many at most; 50."),
+    click.option("--limit", type=COUNT, default=50, help="How many at most; 50."),
     click.option("--all", "everything", is_flag=True, help="All of them."),
-    click.option("--cursor", help="Go on after the job that has this cursor."),
+    click.option("--cursor", type=Cursor(), help="Go on after the job that has this cursor."),
 )
 
 narrowing = options(

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.app.queues import parse_rate
 from headrace.cli.text import compact, rate, retry_policy
-from headrace.cli.values import parse_duration
+from headrace.cli.values import MOST, parse_duration
 from headrace.core.errors import InvalidValue
 from headrace.core.queue import DEFAULTS, QueueSettings, Retention
 from headrace.core.retry import POLICIES, RetryPolicy, policy
@@ -20,8 +20,8 @@ _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "
 
 
 def _whole(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise InvalidValue(name, f"{text!r} is not a whole number")
+    if not text.isascii() or not text.isdigit() or int(text) > MOST:
+        raise InvalidValue(name, f"{text!r} is not a whole number up to {MOST:,}")
     return int(text)
 
 

@@ -40,9 +40,22 @@ def parse_moment(text: str) -> datetime:
     return moment
 
 
-def now() -> int:
-    """The clock, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
+MOST = 1_000_000_000
+"""No count of anything is meant to be higher."""
+
+COUNT = click.IntRange(1, MOST)
+SEQUENCE = click.IntRange(0, (1 << 63) - 1)
+
+
+class Cursor(click.ParamType[str]):
+    """Where a list goes on."""
+
+    name = "cursor"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value.isascii() or not value.isdigit() or len(value) > 18:
+            self.fail(f"{value!r} is not a cursor; pass on the one that a list gave", param, ctx)
+        return value
 
 
 class Name(click.ParamType[str]):
@@ -148,7 +161,7 @@ def read_payload(text: str | None) -> msgspec.Raw:
         body, place = text.encode("utf-8", "surrogateescape"), "PAYLOAD"
     try:
         decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         hint = '; quote it for your shell: \'{"name": "value"}\'' if text != "-" else ""
         raise click.UsageError(f"{place} is not JSON: {error}{hint}") from None
     if not isinstance(decoded, dict):

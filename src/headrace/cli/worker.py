@@ -20,7 +20,7 @@ from headrace.cli.narrate import narrator
 from headrace.cli.output import say
 from headrace.cli.reload import Watcher
 from headrace.cli.text import plural
-from headrace.cli.values import Duration, Share
+from headrace.cli.values import COUNT, Duration, Share
 from headrace.core.errors import InvalidValue
 from headrace.runtime.worker import Worker, WorkerOptions
 
@@ -56,12 +56,12 @@ class Choices(TypedDict):
     help="A queue to serve, with its weight; again for more. All that the tasks name, else.",
 )
 @click.option("--strict", is_flag=True, help="Serve the queues in the given order, not by weight.")
-@click.option("--concurrency", type=click.IntRange(1), help="Jobs at a time; 100.")
-@click.option("--threads", type=click.IntRange(1), help="Threads for sync tasks; as concurrency.")
-@click.option("--children", type=click.IntRange(1), help="Processes for cpu tasks; one per core.")
+@click.option("--concurrency", type=COUNT, help="Jobs at a time; 100.")
+@click.option("--threads", type=COUNT, help="Threads for sync tasks; as concurrency.")
+@click.option("--children", type=COUNT, help="Processes for cpu tasks; one per core.")
 @click.option("--lease", type=Duration(), help="How long a killed worker keeps its jobs; 30s.")
 @click.option("--grace", type=Duration(), help="What running jobs get to finish; 25s.")
-@click.option("--processes", type=click.IntRange(1), default=1, help="Worker processes; 1.")
+@click.option("--processes", type=COUNT, default=1, help="Worker processes; 1.")
 @click.option("--reload", is_flag=True, help="Restart when a .py file here changes.")
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", help="info.")
 def worker(**chosen: Unpack[Choices]) -> None:
@@ -112,6 +112,8 @@ def _work(spec: str, options: WorkerOptions, chosen: Choices, common: Common) ->
     if not common.json and os.environ.get(PROCESS, "1") == "1":
         for line in banner(spec, app, options):
             say_line(line)
+    if PROCESS in os.environ and app.url.startswith("memory:"):
+        log.warning("%s is not shared: each process sees only its own jobs", app.url)
     app.use(narrator)
     left = run_worker(app, options, _ready)
     if left is not None:

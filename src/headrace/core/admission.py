@@ -15,7 +15,7 @@ from headrace.core import edges, keys
 from headrace.core.change import Write
 from headrace.core.edges import EdgeState
 from headrace.core.event import Policy
-from headrace.core.model import DEFAULT_PRIORITY, DedupMode, Job, NewJob
+from headrace.core.model import DEFAULT_PRIORITY, DedupMode, Job, NewJob, Stage
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import FINAL, EventType, State
 
@@ -204,7 +204,13 @@ def plain(new: NewJob, settings: QueueSettings) -> bool:
     )
 
 
-def created(new: NewJob, settings: QueueSettings, seq: int, unsatisfied: int = 0) -> Job:
+def created(
+    new: NewJob,
+    settings: QueueSettings,
+    seq: int,
+    unsatisfied: int = 0,
+    stage: Stage = Stage.NONE,
+) -> Job:
     """The job in its first state."""
     return Job(
         spec=new,
@@ -218,6 +224,7 @@ def created(new: NewJob, settings: QueueSettings, seq: int, unsatisfied: int = 0
         max_tries=settings.max_tries if new.max_tries is None else new.max_tries,
         run_at=new.run_at,
         updated_at=new.created_at,
+        stage=stage,
         expires_at=_expires_at(new, settings),
         deadline=new.deadline,
         waiting_on=unsatisfied,

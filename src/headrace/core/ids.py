@@ -28,3 +28,8 @@ def ulid(now: int, chance: int) -> str:
 def _head(now: int) -> str:
     """The ten characters of the time: the same for all ids of a millisecond."""
     return "".join([_PAIRS[now >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+
+
+def made_at(job_id: str, now: int) -> bool:
+    """Whether this is a ULID of that very millisecond: then nobody else has it."""
+    return len(job_id) == 26 and job_id.startswith(_head(now))

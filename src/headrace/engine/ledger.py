@@ -1,19 +1,17 @@
 """The mechanics of a commit, once, for every engine that has a transaction.
 
 A `Ledger` carries out verdicts, claims and changes over the primitive reads and writes of
-`Records`, inside one transaction of the engine. It holds no policy: what becomes of a job is
-decided by core; the ledger sees to it that state, journal, slots, edges and dedup keys move
-together.
+`Records` (records.py), inside one transaction of the engine. It holds no policy: what becomes of
+a job is decided by core; the ledger sees to it that state, journal, slots, edges and dedup keys
+move together.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from headrace.core import actions, admission, claims, edges, keys, rate
 from headrace.core.admission import Facts, Holder, Outcome, Verdict
@@ -29,135 +27,17 @@ from headrace.core.change import (
 )
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.edges import EdgeState
-from headrace.core.event import Event, Policy, Slot
-from headrace.core.model import Job, LogEntry, NewJob, OnParentFailure, Stage, TryError
+from headrace.core.model import Job, NewJob, OnParentFailure, Stage, TryError
 from headrace.core.queue import QueueSettings, RateLimit
 from headrace.core.states import CLAIMABLE, FINAL, WAITING, EventType, State
 from headrace.engine.protocol import JOURNAL_TOPIC, job_topic, work_topic, worker_topic
+from headrace.engine.records import Edge, Happening, KeyRow, Records
 
 PROMOTE = 1000
 """At most so many delayed jobs of a queue become ready in one claim."""
 
 PASS = 1000
 """At most about so many ready jobs are expired or parked in one claim."""
-
-
-class KeyRow(Struct, frozen=True):
-    """What is counted of a concurrency key."""
-
-    active: int = 0
-    queued: int = 0
-    takeovers: int = 0
-
-
-class Happening(NamedTuple):
-    """A journal entry before it is spelled out: the job before and after, and what was written.
-    Its sequence is the version of `new`."""
-
-    old: Job | None
-    new: Job
-    write: Write | None = None
-    policy: Policy | None = None
-    takeovers: int | None = None
-
-    def event(self) -> Event:
-        """The entry, spelled out."""
-        old, new, write, policy, takeovers = self
-        key = new.spec.key
-        slot = None
-        if key:
-            token = new.token if new.state is State.ACTIVE else None
-            slot = Slot(key.name, key.hash, token, new.lease_until, takeovers)
-        delayed = new.run_at if new.state in CLAIMABLE and new.run_at > new.updated_at else None
-        return Event(
-            seq=new.version,
-            at=new.updated_at,
-            job_id=new.id,
-            service=new.service,
-            queue=new.queue,
-            type=new.type,
-            event=write.event if write else EventType.CREATED,
-            state=new.state,
-            previous=old.state if old else None,
-            tries=new.tries,
-            max_tries=new.max_tries,
-            context=new.spec.context,
-            worker=new.worker or (old.worker if old else None),
-            error=_error_text(write),
-            reason=_reason(old, write),
-            progress=write.progress or None if write else None,
-            logs=write.logs if write else (),
-            deadline=new.deadline,
-            run_at=delayed,
-            slot=slot,
-            policy=policy,
-        )
-
-
-class Edge(Struct, frozen=True):
-    """A dependency, with the parent's result once it has ended."""
-
-    parent_id: str
-    child_id: str
-    policy: OnParentFailure
-    state: EdgeState = EdgeState.OPEN
-    parent_state: State | None = None
-    result: msgspec.Raw | None = None
-
-
-class Records(Protocol):
-    """The primitives of a store, within one transaction."""
-
-    def next_seq(self) -> int: ...
-    def job(self, job_id: str) -> Job | None: ...
-    def current(self, snapshot: Job) -> Job | None:
-        """The stored job; the snapshot itself where its version is still the newest."""
-        ...
-
-    def save(self, old: Job | None, new: Job) -> None: ...
-    def remove(self, job: Job) -> None:
-        """Deletes the job and what is kept beside it, but not its journal entries nor the edges
-        that its dependents have to it."""
-        ...
-
-    def record(self, entry: Happening) -> None:
-        """Adds to the journal."""
-        ...
-
-    def add_error(self, job: Job, error: TryError) -> None: ...
-    def add_logs(self, job: Job, entries: Sequence[LogEntry]) -> None: ...
-    def clear_history(self, job: Job) -> None: ...
-    def settings(self, service: str, queue: str) -> QueueSettings: ...
-    def key(self, service: str, hash: str) -> KeyRow: ...
-    def set_key(self, service: str, hash: str, row: KeyRow) -> None: ...
-    def ready_ahead(self, job: Job) -> int:
-        """How many other ready jobs of the same key and queue have the same or a better
-        priority."""
-        ...
-
-    def parked(self, service: str, hash: str) -> list[Job]:
-        """The first parked job of the key in each queue."""
-        ...
-
-    def first_of_key(self, service: str, hash: str, active: bool) -> str | None: ...
-    def holder(self, service: str, key: str) -> Holder | None: ...
-    def set_holder(self, service: str, key: str, holder: Holder | None) -> None: ...
-    def edges_to(self, parent_id: str) -> list[Edge]: ...
-    def edges_from(self, child_id: str) -> list[Edge]: ...
-    def set_edge(self, edge: Edge) -> None: ...
-    def ready(self, service: str, queue: str, limit: int) -> list[Job]: ...
-    def due(self, service: str, queue: str, now: int, limit: int) -> list[Job]: ...
-    def next_due(self, service: str, queue: str) -> int | None: ...
-    def counted(self, service: str, queue: str, state: State) -> int: ...
-    def oldest_waiting(self, service: str, queue: str) -> str | None: ...
-    def arrival(self, service: str, queue: str) -> int:
-        """How far the queue's rate limit is used up; see core.rate."""
-        ...
-
-    def set_arrival(self, service: str, queue: str, arrival: int) -> None: ...
-    def undoable(self) -> Callable[[], None]:
-        """Marks this point; the answer takes everything since back."""
-        ...
 
 
 class Ledger:
@@ -188,9 +68,7 @@ class Ledger:
         records = self._records
         settings = records.settings(new.service, new.queue)
         if admission.plain(new, settings) and records.job(new.id) is None:
-            job = admission.created(new, settings, records.next_seq())
-            records.record(Happening(None, job))
-            return Verdict(Outcome.ACCEPTED, new.id, job=self._place(None, job, now))
+            return Verdict(Outcome.ACCEPTED, new.id, job=self._create(new, settings, now))
         facts = self._facts(new)
         verdict = admission.admit(new, facts, now)
         if verdict.job is None or verdict.job.version:
@@ -217,6 +95,17 @@ class Ledger:
             job = self._write(job, verdict.then) or job
         self._run_effects()
         return msgspec.structs.replace(verdict, job=job, then=None)
+
+    def _create(self, new: NewJob, settings: QueueSettings, now: int) -> Job:
+        """A job that has no key, dedup key or parents."""
+        records = self._records
+        stage = Stage.DELAYED if new.run_at > now else Stage.READY
+        job = admission.created(new, settings, records.next_seq(), stage=stage)
+        records.record(Happening(None, job))
+        records.save(None, job)
+        self.topics.add(work_topic(new.service, new.queue))
+        self.topics.add(JOURNAL_TOPIC)
+        return job
 
     def _facts(self, new: NewJob) -> Facts:
         records = self._records
@@ -608,21 +497,6 @@ class Ledger:
 
 def _sooner(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
-
-
-def _reason(old: Job | None, write: Write | None) -> str | None:
-    """The write's reason; a cancel that was asked for meanwhile has its own."""
-    if write is None:
-        return None
-    if write.reason is None and write.event is EventType.CANCELLED and old:
-        return old.cancelling
-    return write.reason
-
-
-def _error_text(write: Write | None) -> str | None:
-    if write is None or not isinstance(write.error, TryError):
-        return None
-    return f"{write.error.type}: {write.error.message}"
 
 
 def _why(change: Change, stored: Job) -> str:

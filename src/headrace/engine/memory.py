@@ -32,7 +32,7 @@ from headrace.core.queue import DEFAULTS, QueueSettings, decode
 from headrace.core.search import matches, parse_cursor
 from headrace.core.states import FINAL, WAITING, EventType, State
 from headrace.engine.bells import BellHub, HubBell
-from headrace.engine.ledger import Edge, Happening, KeyRow, Ledger
+from headrace.engine.ledger import Ledger
 from headrace.engine.protocol import (
     DOCUMENTS_TOPIC,
     QUEUE_KIND,
@@ -46,6 +46,7 @@ from headrace.engine.protocol import (
     Put,
     queue_document,
 )
+from headrace.engine.records import Edge, Happening, KeyRow
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

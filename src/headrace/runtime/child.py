@@ -12,6 +12,7 @@ import inspect
 import os
 import queue
 import runpy
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -43,7 +44,7 @@ class _Pipe:
     def now(self) -> int:
         return self.clock.now()
 
-    def begin(self, ctx: JobContext) -> None:
+    def in_line(self, ctx: JobContext, waiting: bool) -> None:
         """The child has its place already."""
 
     def report(self, report: Report) -> None:
@@ -150,8 +151,11 @@ class _Orders:
             os._exit(1)
         self._queue.put(None)
 
-    def next(self) -> Order | None:
+    def done(self) -> None:
+        """Said before the answer goes up: no other order comes before that."""
         self._busy = False
+
+    def next(self) -> Order | None:
         body = self._queue.get()
         return None if body is None else msgspec.json.decode(body, type=Order)
 
@@ -162,12 +166,9 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    orders, pipe, handlers, threads = (
-        _Orders(source),
-        _Pipe(out),
-        dict[str, Handler](),
-        ThreadPool(1),
-    )
+    del sys.argv[0]  # what is left are the worker's
+    orders, pipe = _Orders(source), _Pipe(out)
+    handlers, threads = dict[str, Handler](), ThreadPool(1)
     while order := orders.next():
         try:
             answer = asyncio.run(_run(order, pipe, handlers, threads))
@@ -175,6 +176,7 @@ def main() -> None:
             answer = Failed(problem_of(error))
         except BaseException as error:
             answer = Failed(Problem(type(error).__name__, str(error)))
+        orders.done()
         pipe.report(Report.of(answer))
 
 

@@ -52,7 +52,7 @@ class Desk(Protocol):
     def now(self) -> int: ...
     def send(self, change: Change) -> None: ...
     def renew(self) -> None: ...
-    def begin(self, ctx: JobContext) -> None: ...
+    def in_line(self, ctx: JobContext, waiting: bool) -> None: ...
     async def dependencies(self, job: Job) -> Mapping[str, Any]: ...
 
 
@@ -120,11 +120,12 @@ class JobContext:
     def interrupted(self) -> Interrupt | None:
         return self._stop
 
-    def begin(self) -> None:
-        """The handler had to wait for its place: its time counts from now. Called by the pool."""
-        self._desk.begin(self)
+    def in_line(self, waiting: bool) -> None:
+        """The handler waits for a place to run, or has it now: only then does its time count.
+        Called by the pool."""
+        self._desk.in_line(self, waiting)
 
-    def limit(self, moment: int) -> None:
+    def limit(self, moment: int | None) -> None:
         """Sets when this try must be done; called by the worker."""
         self._time_limit = moment
 

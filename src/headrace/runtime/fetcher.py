@@ -34,12 +34,12 @@ class Fetcher:
         service: str,
         worker: str,
         lease: int,
-        free: Callable[[], int],
+        demand: Callable[[], int],
         start: Callable[[Job], None],
     ) -> None:
         self._engine, self._clock = engine, clock
         self._service, self._worker, self._lease = service, worker, lease
-        self._free, self._start = free, start
+        self._demand, self._start = demand, start
         self._shares: Shares | None = None
         self._bell: Bell | None = None
         self._nudge = asyncio.Event()
@@ -71,14 +71,14 @@ class Fetcher:
         """Claims until stopped."""
         try:
             while not self._stopped.is_set():
-                free = min(self._free(), BATCH)
-                if free <= 0:
+                wanted = min(self._demand(), BATCH)
+                if wanted <= 0:
                     await self._nudge.wait()
                     self._nudge.clear()
                     continue
                 self._nudge.clear()
                 try:
-                    claimed = await self._claim(free)
+                    claimed = await self._claim(wanted)
                 except EngineUnavailable:
                     continue  # asked to stop meanwhile
                 except EngineError:
@@ -87,16 +87,16 @@ class Fetcher:
                     log.exception("claiming failed; trying again")
                     await asyncio.sleep(1)
                     continue
-                if len(claimed.jobs) < free:
+                if len(claimed.jobs) < wanted:
                     await self._rest(claimed.next_due)
         finally:
             if self._bell is not None:
                 self._bell.close()
 
-    async def _claim(self, free: int) -> Claimed:
+    async def _claim(self, wanted: int) -> Claimed:
         shares = self._shares
         assert shares is not None
-        plan = shares.plan(free)
+        plan = shares.plan(wanted)
 
         def attempt() -> Awaitable[Claimed]:
             # Made anew for every attempt: a lease counts from the one that works.
@@ -104,7 +104,7 @@ class Fetcher:
                 service=self._service,
                 worker=self._worker,
                 shares=plan,
-                limit=free,
+                limit=wanted,
                 lease=self._lease,
                 now=self._clock.now(),
             )

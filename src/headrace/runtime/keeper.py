@@ -37,6 +37,7 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._held: dict[tuple[str, int], Job] = {}
         self._rings = self._answered = 0
+        self._away = False
         self._thread = threading.Thread(target=self._main, name="headrace-leases", daemon=True)
         self._own: asyncio.AbstractEventLoop | None = None
         self._nudge: asyncio.Event | None = None
@@ -122,8 +123,11 @@ class LeaseKeeper:
                 for lease, renewal in zip(leases, renewals, strict=True):
                     if not renewal.held or renewal.cancelling is not None:
                         self._tell(lease, renewal.cancelling if renewal.held else None)
+            self._away = False
         except EngineUnavailable as error:
-            log.warning("leases cannot be renewed now: %s", error)
+            if not self._away:
+                log.warning("leases cannot be renewed now: %s; trying again", error)
+            self._away = True
             return min(1.0, self._lease / 10_000)
         except Exception:
             log.exception("leases cannot be renewed; trying again")

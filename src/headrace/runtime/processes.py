@@ -107,9 +107,11 @@ class ProcessPool:
     async def call(self, function: Callable[..., Any], ctx: JobContext) -> Any:
         """Runs the job in a child. A cancelled caller means the child is killed."""
         waits = self._slots.locked()
+        if waits:
+            ctx.in_line(True)
         async with self._slots:
             if waits:
-                ctx.begin()
+                ctx.in_line(False)
             child = self._reuse() or await Child.start()
             try:
                 answer = await child.run(target_of(function), ctx)
@@ -164,6 +166,7 @@ class Child:
             sys.executable,
             "-m",
             "headrace.runtime.child",
+            *sys.argv,  # for scripts that look at them when they are run again by a child
             stdin=PIPE,
             stdout=PIPE,
             env=_environment(),

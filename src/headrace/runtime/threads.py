@@ -21,6 +21,7 @@ class ThreadPool:
         self._calls: deque[_Call | None] = deque()
         self._ready = threading.Condition()
         self._threads = self._idle = 0
+        self._awaited: set[asyncio.Future[Any]] = set()
 
     async def call(
         self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
@@ -51,7 +52,11 @@ class ThreadPool:
                 loop.call_soon_threadsafe(resolve, result, error)
 
         self._submit(call)
-        return await _outlast(future, lambda: self._withdraw(call))
+        self._awaited.add(future)
+        try:
+            return await _outlast(future, lambda: self._withdraw(call))
+        finally:
+            self._awaited.discard(future)
 
     def _withdraw(self, call: _Call) -> bool:
         """Takes a call back that no thread has begun."""
@@ -85,7 +90,9 @@ class ThreadPool:
             del call  # or an idle thread would keep the last payload alive
 
     def close(self) -> None:
-        """Lets idle threads end."""
+        """Lets idle threads end, and whoever waits for a busy one go: it may never answer."""
+        for future in self._awaited:
+            future.cancel()
         with self._ready:
             self._calls.extend([None] * self._threads)
             self._ready.notify_all()

@@ -42,6 +42,9 @@ from headrace.runtime.threads import ThreadPool
 
 log = logging.getLogger("headrace.worker")
 
+_WHOLE = 8
+"""So few slots are filled in one claim."""
+
 Hook = Callable[[], Awaitable[object] | object]
 
 
@@ -121,7 +124,7 @@ class Worker:
         self._completer: Completer[Run] = Completer(engine, self._settled)
         self._limits = TimeLimits(clock, self._out_of_time)
         self._fetcher = Fetcher(
-            engine, clock, service, identity, options.lease, self._free, self._begin
+            engine, clock, service, identity, options.lease, self._demand, self._begin
         )
         self._started_at = clock.now()
         self._shares = Shares(options.queues, options.strict, self._weight)
@@ -279,8 +282,11 @@ class Worker:
     def _weight(self, queue: str) -> int:
         return self.settings.of(queue).weight
 
-    def _free(self) -> int:
-        return self.concurrency - self._busy
+    def _demand(self) -> int:
+        """How many jobs to claim now. At most half of the slots in one go: while one half runs,
+        the engine writes the other's outcomes and claims anew."""
+        free = self.concurrency - self._busy
+        return min(free, max(_WHOLE, self.concurrency // 2))
 
     def _clock_moved(self) -> None:
         self._loop.call_soon_threadsafe(self._limits.check)
@@ -399,12 +405,16 @@ class Worker:
     def renew(self) -> None:
         self._keeper.renew()
 
-    def begin(self, ctx: JobContext) -> None:
+    def in_line(self, ctx: JobContext, waiting: bool) -> None:
         run = self._runs.get((ctx.job.id, ctx.job.token))
-        if run is not None:
-            ctx.limit(self._limit(run.job, self._clock.now()))
-            self._limits.forget(run)
-            self._limits.watch(run, self._limit(run.job, self._clock.now()))
+        if run is None:
+            return
+        self._limits.forget(run)
+        limit = run.job.deadline if waiting else self._limit(run.job, self._clock.now())
+        if limit is not None:
+            self._limits.watch(run, limit)
+        if not waiting:
+            ctx.limit(limit)
 
     async def dependencies(self, job: Job) -> Mapping[str, Any]:
         details = (await persist("loading results", lambda: self._engine.get([job.id])))[0]

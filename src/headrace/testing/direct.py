@@ -142,7 +142,7 @@ class _Desk:
     def renew(self) -> None:
         """There is no lease."""
 
-    def begin(self, ctx: JobContext) -> None:
+    def in_line(self, ctx: JobContext, waiting: bool) -> None:
         """There is no time limit."""
 
     async def dependencies(self, job: Job) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 from headrace.core.event import Event, Policy, Slot
 from headrace.core.model import Context, Job, LogEntry, Progress
 from headrace.core.states import CLAIMABLE, EventType, State
-from headrace.engine.ledger import Happening
+from headrace.engine.records import Happening
 from headrace.engine.sqlite.rows import encode
 from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, Value, seqs

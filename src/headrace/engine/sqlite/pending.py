@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from headrace.core.admission import Holder
 from headrace.core.model import MAX_LOGS, Job, LogEntry, TryError
 from headrace.core.states import EventType, State
-from headrace.engine.ledger import Edge, KeyRow
+from headrace.engine.records import Edge, KeyRow
 from headrace.engine.sqlite.rows import encode, inserted, rewritten, updated
 from headrace.engine.sqlite.sql import statement
-from headrace.engine.sqlite.store import Store, Value, seqs, texts
+from headrace.engine.sqlite.store import Store, Value, seqs, texts, without_nul
 
 Place = tuple[str, str]
 """(service, queue), or (service, key)."""
@@ -212,14 +212,14 @@ class Pending:
     def _write_holders(self, store: Store) -> None:
         if not self.holders:
             return
-        free = (place for place, holder in self.holders.items() if holder is None)
-        _by_service(free, store, "delete_holders")
+        held = [((of, without_nul(key)), holder) for (of, key), holder in self.holders.items()]
+        _by_service((place for place, holder in held if holder is None), store, "delete_holders")
         _write(
             store,
             "upsert_holders",
             [
                 value
-                for place, holder in self.holders.items()
+                for place, holder in held
                 if holder is not None
                 for value in (*place, holder.job_id, holder.held_until)
             ],

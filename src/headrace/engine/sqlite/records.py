@@ -19,7 +19,7 @@ from headrace.core.claims import Lease, Renewal
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import WAITING, State
-from headrace.engine.ledger import Edge, Happening, KeyRow
+from headrace.engine.records import Edge, Happening, KeyRow
 from headrace.engine.sqlite.journal import entry_row, grave_row
 from headrace.engine.sqlite.keylines import KeyLines
 from headrace.engine.sqlite.pending import Pending, Place, grouped
@@ -27,7 +27,7 @@ from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
 from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
 from headrace.engine.sqlite.sql import LARGEST, statement
-from headrace.engine.sqlite.store import Store, seqs, texts
+from headrace.engine.sqlite.store import Store, seqs, texts, without_nul
 from headrace.engine.sqlite.wanted import Wanted
 
 _HEADS = msgspec.json.Decoder(list[tuple[int, int, Stage, int, int | None]])
@@ -94,6 +94,10 @@ class SqlRecords:
             wanted.ids.update(holder.job_id for holder in held if holder)
         if wanted.ids:
             self._load_jobs(wanted.ids)
+        if wanted.fresh and self._careful:
+            self._load_jobs(wanted.fresh)
+        elif wanted.fresh:
+            self._known.update(dict.fromkeys(wanted.fresh))
         if wanted.snapshots:
             self._load_heads([job.seq for job in wanted.snapshots])
             self._load_edges({job.id for job in wanted.snapshots})
@@ -119,8 +123,7 @@ class SqlRecords:
         missing = [parent for parent in parents if parent not in self._edges_to]
         if not missing:
             return
-        if self._pending.edges:
-            self.flush()
+        self._flush_edges()
         for parent in missing:
             self._edges_to[parent] = {}
         found = fetch_edges(self.store, statement("edges_to"), (texts(missing),))
@@ -149,9 +152,10 @@ class SqlRecords:
         missing = [place for place in places if place not in self._holders]
         for service, keys in grouped(missing).items():
             self._holders.update(((service, key), None) for key in keys)
-            text = self.store.text(statement("holders"), (service, texts(keys)))
+            stored = {without_nul(key): key for key in keys}
+            text = self.store.text(statement("holders"), (service, texts(stored)))
             for _, key, job_id, held_until in _HOLDERS.decode(text):
-                self._holders[service, key] = Holder(job_id, held_until)
+                self._holders[service, stored[key]] = Holder(job_id, held_until)
 
     # Jobs
 
@@ -368,9 +372,12 @@ class SqlRecords:
         return list(self._edges_to[parent_id].values())
 
     def edges_from(self, child_id: str) -> list[Edge]:
-        if self._pending.edges:
-            self.flush()
+        self._flush_edges()
         return fetch_edges(self.store, statement("edges_from"), (texts((child_id,)),))
+
+    def _flush_edges(self) -> None:
+        if self._pending.edges or self._pending.removed:
+            self.flush()
 
     def set_edge(self, edge: Edge) -> None:
         self._pending.tie(self._seq, edge)
@@ -428,6 +435,7 @@ class SqlRecords:
                 raise Again
             self._pending = mark
             self.forget()
+            self._known.update(dict.fromkeys(mark.removed.values()))
             self._known.update((job.id, job) for _, job in mark.jobs.values())
             self._keys.update(mark.keys)
             self._holders.update(mark.holders)

@@ -11,7 +11,7 @@ import msgspec
 from headrace.core.edges import EdgeState
 from headrace.core.model import Job, OnParentFailure
 from headrace.core.states import FINAL, EventType, State
-from headrace.engine.ledger import Edge
+from headrace.engine.records import Edge
 from headrace.engine.sqlite.store import Bound, Store, Value
 
 encode = msgspec.json.Encoder().encode

@@ -10,7 +10,7 @@ from headrace.core.errors import EngineUnavailable
 from headrace.engine.bells import BellHub
 from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.reader import Reader
-from headrace.engine.sqlite.schema import connect
+from headrace.engine.sqlite.schema import connect, read_head
 from headrace.engine.sqlite.span import Span
 from headrace.engine.sqlite.turn import Turn
 from headrace.engine.sqlite.wake import Ear, Post, directory
@@ -25,10 +25,11 @@ class Session:
     def __init__(self, location: Location, hub: BellHub, reach: Reach) -> None:
         self._hub = hub
         store = connect(location)  # creates the file, which the rest relies on
+        head = read_head(store)
         folder = directory(location.path)
         self.writer = Writer(location, store, Turn(folder), self.announce, reach)
         self._post = Post(folder)
-        self.ear = Ear(location, folder, hub)
+        self.ear = Ear(location, folder, hub, head)
         self.reader = Reader(location)
 
     def announce(self, topics: set[str], span: Span) -> None:

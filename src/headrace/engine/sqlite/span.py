@@ -22,8 +22,8 @@ class Coverage:
     """Up to which number everything is known. Commits chain: each starts where the last ended,
     so a commit that nobody told of leaves a gap."""
 
-    def __init__(self) -> None:
-        self.known = 0
+    def __init__(self, known: int = 0) -> None:
+        self.known = known
         self._ahead: dict[int, int] = {}
 
     def add(self, before: int, after: int) -> None:

@@ -36,8 +36,13 @@ def seqs(numbers: Iterable[int]) -> Bound:
 
 
 def texts(values: Iterable[str]) -> Bound:
-    """Texts as one bound array."""
-    return cast(Bound, apsw.carray(tuple(values) or ("",)))
+    """Texts as one bound array. One with a NUL cannot be bound and is left out: no id has one."""
+    return cast(Bound, apsw.carray(tuple(text for text in values if "\0" not in text) or ("",)))
+
+
+def without_nul(text: str) -> str:
+    """A text of the user's choice in a form that can be bound; the same for all but odd ones."""
+    return text.replace("\\", "\\\\").replace("\0", "\\0")
 
 
 class Store:

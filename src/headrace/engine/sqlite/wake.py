@@ -27,8 +27,8 @@ from msgspec import Struct
 from headrace.core.errors import EngineError
 from headrace.engine.bells import EVERYTHING, BellHub
 from headrace.engine.sqlite.location import Location
+from headrace.engine.sqlite.schema import read_head
 from headrace.engine.sqlite.span import Coverage, Span
-from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, open_store
 
 POLL = 0.25
@@ -145,7 +145,10 @@ def _messages(topics: list[str], span: Span) -> list[bytes]:
 class Ear:
     """Listens while somebody in this process has a bell."""
 
-    def __init__(self, location: Location, folder: Path | None, hub: BellHub) -> None:
+    def __init__(
+        self, location: Location, folder: Path | None, hub: BellHub, head: tuple[int, int]
+    ) -> None:
+        """`head` is how far the store has got: what came before concerns no bell to come."""
         self._location, self._folder, self._hub = location, folder, hub
         self._lock, self._told = threading.Lock(), threading.Lock()
         self._wanted = False
@@ -154,8 +157,8 @@ class Ear:
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self.path: str | None = None
-        self._entries = Coverage()
-        self._documents = Coverage()
+        self._entries = Coverage(head[0])
+        self._documents = Coverage(head[1])
 
     def want(self, wanted: bool) -> None:
         """Told when the first bell comes or the last one goes. When this returns, no commit after
@@ -205,18 +208,17 @@ class Ear:
         version, next_look = -1, 0.0
         try:
             while not self._leave():
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + POLL
+                    try:
+                        store = store or open_store(self._location)
+                        version = self._look(store, version)
+                    except (apsw.Error, EngineError):
+                        # The engine's own calls will say what is wrong; here only time is lost.
+                        store, version = None, -1
                 topics = self._receive()
                 if topics:
                     self._hub.ring(topics)
-                if time.monotonic() < next_look:
-                    continue
-                next_look = time.monotonic() + POLL
-                try:
-                    store = store or open_store(self._location)
-                    version = self._look(store, version)
-                except (apsw.Error, EngineError):
-                    # The engine's own calls will say what is wrong; here only time is lost.
-                    store, version = None, -1
         finally:
             if store is not None:
                 store.close()
@@ -254,12 +256,11 @@ class Ear:
         now = cast(int, row[0])
         if now == version:
             return version
-        head = store.fetch(statement("head"))
-        assert head
+        seq, revision = read_head(store)
         with self._told:
-            known = self._entries.reach(cast(int, head[0]))
-            known &= self._documents.reach(cast(int, head[2]))
-        if version == -1 or not known:
+            known = self._entries.reach(seq)
+            known &= self._documents.reach(revision)
+        if not known:
             self._hub.ring([EVERYTHING])
         return now
 

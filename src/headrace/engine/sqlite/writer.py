@@ -106,7 +106,7 @@ class Writer:
     def _commit(self, asks: list[Ask[SqlRecords]]) -> _Done:
         try:
             return self._transaction(asks, self._all)
-        except Again:
+        except (Again, apsw.ConstraintError):  # an id that was taken to be unused is not
             return self._transaction(asks, self._each)
         except Exception as error:
             if len(asks) == 1 or _concerns_all(error, self._location.path):

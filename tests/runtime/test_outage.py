@@ -1,0 +1,229 @@
+"""The engine goes away and comes back under load (FEATURES 8.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace import App, EngineUnavailable, JobContext, State
+from headrace.app.engines import engine_for
+from headrace.engine.memory import MemoryEngine
+from headrace.runtime.worker import WorkerOptions
+from headrace.testing import ManualClock, running
+from tests.support import Outage, eventually, story, within
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[Outage]:
+    inner = engine_for(url)
+    await inner.open()
+    yield Outage(inner)
+    await inner.close()
+
+
+@pytest.fixture
+def app(engine: Outage) -> App:
+    return App(engine)  # pyright: ignore[reportArgumentType]
+
+
+async def test_idle_worker_resumes_by_itself(app: App, engine: Outage) -> None:
+    task = app.task(type="t")(lambda: "ran")
+    async with running(app) as worker:
+        await worker.until_idle()
+        engine.down = True
+        worker.nudge()
+        await eventually(lambda: engine.refused > 2)
+        engine.down = False
+        ref = await task.enqueue()
+        assert await ref.result(15) == "ran"
+
+
+async def test_finished_work_is_kept_and_written_once_when_it_is_back(
+    app: App, engine: Outage
+) -> None:
+    entered, leave, after = asyncio.Event(), asyncio.Event(), []
+
+    @app.task
+    async def work(ctx: JobContext) -> str:
+        ctx.call_after(lambda _, answer: after.append(answer.job.state))
+        entered.set()
+        await leave.wait()
+        ctx.progress("end")
+        return "kept"
+
+    async with running(app):
+        ref = await work.enqueue()
+        await within(entered.wait())
+        engine.down = True
+        leave.set()
+        await eventually(lambda: engine.refused > 2)
+        assert after == []
+        engine.down = False
+        assert await ref.result(15) == "kept"
+    assert after == [State.COMPLETED]
+    assert [str(event) for event in await story(app, ref.id)] == [
+        "created",
+        "started",
+        "progress",
+        "completed",
+    ]
+    assert (await ref.get()).tries == 1
+
+
+async def test_load_is_worked_off_over_several_outages(app: App, engine: Outage) -> None:
+    ran: dict[int, int] = {}
+
+    @app.task
+    async def work(n: int) -> int:
+        ran[n] = ran.get(n, 0) + 1
+        await asyncio.sleep(0.001)
+        return n
+
+    answers = await app.enqueue_many(work.prepare(n) for n in range(200))
+    async with running(app, concurrency=10):
+        for goal in (50, 100, 150):
+            await eventually(lambda goal=goal: len(ran) >= goal)
+            engine.down = True
+            await asyncio.sleep(0.1)
+            engine.down = False
+        for answer in answers:
+            assert answer.ref
+            await answer.ref.wait(20)
+    assert ran == dict.fromkeys(range(200), 1)
+
+
+async def test_leases_survive_an_outage_shorter_than_they_are(app: App, engine: Outage) -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> str:
+        entered.set()
+        await leave.wait()
+        return "kept"
+
+    async with running(app, lease=2):
+        ref = await work.enqueue()
+        await within(entered.wait())
+        engine.down = True
+        await asyncio.sleep(1.0)
+        engine.down = False
+        before = (await ref.get()).lease_until or 0
+        await eventually(lambda: app.clock.now() > before)
+        leave.set()
+        assert await ref.result(10) == "kept"
+    assert (await ref.get()).tries == 1
+
+
+async def test_claim_after_an_outage_has_a_whole_lease(clock: ManualClock) -> None:
+    """Its time counts from the attempt that worked, not from the first."""
+    engine = Outage(MemoryEngine())
+    app = App(engine, clock=clock)  # pyright: ignore[reportArgumentType]
+
+    @app.task(timeout=60)
+    async def work(ctx: JobContext) -> float:
+        assert ctx.deadline
+        return (ctx.deadline - clock.time).total_seconds()
+
+    ref = await work.enqueue()
+    worker = app.worker(WorkerOptions())
+    await worker.start()
+    await ref.wait(10)
+    engine.down = True
+    await eventually(lambda: _refusing(engine, worker))
+    clock.advance(3600)
+    engine.down = False
+    again = await work.enqueue()
+    job = await again.wait(15)
+    assert await again.result() == 60
+    assert job.started_at == clock.now()
+    await worker.stop()
+
+
+def _refusing(engine: Outage, worker) -> bool:
+    worker.nudge()
+    return engine.refused > 1
+
+
+async def test_producer_is_told_and_nothing_is_written(app: App, engine: Outage) -> None:
+    task = app.task(type="t")(lambda: None)
+    engine.down = True
+    with pytest.raises(EngineUnavailable, match="taken the engine away"):
+        await task.enqueue()
+    engine.down = False
+    assert await app.count() == []
+
+
+async def test_start_without_an_engine_is_an_error(app: App, engine: Outage) -> None:
+    worker = app.worker()
+    engine.down = True
+    with pytest.raises(EngineUnavailable):
+        await worker.start()
+    await worker.stop()
+
+
+async def test_outage_is_said_once_not_with_every_attempt(
+    app: App, engine: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "headrace.worker")
+    async with running(app) as worker:
+        await worker.until_idle()
+        engine.down = True
+        worker.nudge()
+        await eventually(lambda: engine.refused > 4)
+        engine.down = False
+        ref = await app.task(type="t")(lambda: None).enqueue()
+        await ref.wait(15)
+    texts = [record.getMessage() for record in caplog.records if "claiming" in record.getMessage()]
+    assert len(texts) == 2, texts
+    assert "trying again until it works" in texts[0]
+    assert texts[1] == "claiming jobs: works again"
+
+
+async def test_change_that_the_engine_chokes_on_does_not_take_others_along(app: App) -> None:
+    """A bug in one job's write: the others are stored, that job comes back by its lease."""
+    engine = await app.engine()
+    inner, poisoned = engine.apply, []
+
+    async def choking(changes):
+        if any(change.job.id in poisoned for change in changes):
+            raise RuntimeError("this one breaks me")
+        return await inner(changes)
+
+    object.__setattr__(engine, "apply", choking)
+    task = app.task(type="t")(lambda: "fine")
+    prepared = [task.prepare() for _ in range(10)]
+    poisoned.append(prepared[4].id)
+    async with running(app):
+        answers = await app.enqueue_many(prepared)
+        for number, answer in enumerate(answers):
+            assert answer.ref
+            if number != 4:
+                assert await answer.ref.result(10) == "fine"
+        stuck = await app.job(poisoned[0]).get()
+        assert stuck.state is State.ACTIVE
+        poisoned.clear()
+
+
+async def test_file_that_is_locked_by_a_stranger_is_waited_for(tmp_path: Path) -> None:
+    import apsw
+
+    url = f"sqlite:{tmp_path / 'jobs.db'}?busy_timeout=0.05"
+    async with App(url) as app:
+        task = app.task(type="t")(lambda: "ran")
+        ref = await task.enqueue()
+        stranger = apsw.Connection(str(tmp_path / "jobs.db"))
+        stranger.execute("BEGIN IMMEDIATE")
+        worker = app.worker()
+        with pytest.raises(EngineUnavailable):
+            await task.enqueue()
+        await worker.start()
+        await asyncio.sleep(0.3)
+        assert (await ref.get()).state is State.PENDING
+        stranger.execute("ROLLBACK")
+        stranger.close()
+        assert await ref.result(15) == "ran"
+        await worker.stop()
