@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import App, InvalidValue, State
-from headrace.app.app import worker_options
+from headrace.app.workers import worker_options
 from headrace.core.claims import ClaimRequest
 from headrace.runtime.shares import Shares
 from headrace.testing import run_until_idle, running

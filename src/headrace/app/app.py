@@ -9,7 +9,6 @@ import os
 import random
 from collections import deque
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Generator,
@@ -24,7 +23,6 @@ from typing import (
     Concatenate,
     ParamSpec,
     Self,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -34,22 +32,19 @@ from typing import (
 import msgspec
 
 from headrace.app import building, options, workers
-from headrace.app.detached import DetachedJob
 from headrace.app.engines import engine_for
 from headrace.app.jobref import JobRef
+from headrace.app.looking import Looking
 from headrace.app.options import JobOptions
-from headrace.app.queues import Queue, QueueInfo
 from headrace.app.task import Prepared, Submission, Task, submission, unwrap
-from headrace.core import codec, keys
+from headrace.app.workers import WorkerChoices, worker_options
+from headrace.core import codec
 from headrace.core.admission import Verdict
 from headrace.core.errors import AppClosed, InvalidValue
 from headrace.core.ids import ulid
-from headrace.core.model import MAX_PAYLOAD, Counted, Filter, Job, KeyStatus, NewJob
+from headrace.core.model import MAX_PAYLOAD, NewJob
 from headrace.core.names import check_name
-from headrace.core.queue import decode
-from headrace.core.states import State
-from headrace.core.why import Surroundings, explain
-from headrace.engine.protocol import JOURNAL_TOPIC, QUEUE_KIND, WORKER_KIND, Engine, Entry
+from headrace.engine.protocol import Engine
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.handler import (
     Handler,
@@ -60,7 +55,6 @@ from headrace.runtime.handler import (
     check_middleware,
     describe,
 )
-from headrace.runtime.presence import Presence
 from headrace.runtime.processes import target_of
 from headrace.runtime.resources import Provider
 from headrace.runtime.worker import Equipment, Hook, Worker, WorkerOptions
@@ -128,7 +122,7 @@ class Decorator:
         return self._register(function)
 
 
-class App:
+class App(Looking):
     """One service: `app = App("sqlite:jobs.db")`.
 
     The engine is opened at first use, or by `async with app:`, and stays open until `close`.
@@ -404,115 +398,6 @@ class App:
 
         return Binding(self, self._engine, connection)
 
-    # Look and act
-
-    def job(self, job_id: str) -> JobRef[Any]:
-        """A ref from the id alone."""
-        return JobRef(self, check_name("id", job_id))
-
-    def detached(self, token: str) -> DetachedJob:
-        """A detached job, for whoever holds its token."""
-        return DetachedJob(self, token)
-
-    def queue(self, name: str) -> Queue:
-        """A queue of this service."""
-        return Queue(self, name)
-
-    async def queues(self) -> list[QueueInfo]:
-        """All queues that have jobs or settings."""
-        engine = await self.engine()
-        counts: dict[str, dict[State, int]] = {}
-        for counted in await engine.count(self.service):
-            counts.setdefault(counted.queue, {})[counted.state] = counted.jobs
-        settings = {
-            document.name.partition("/")[2]: decode(document.body)
-            for document in await engine.scan(QUEUE_KIND, self.clock.now())
-            if document.name.partition("/")[0] == self.service
-        }
-        return [
-            QueueInfo(name, settings.get(name) or decode(b"{}"), counts.get(name, {}))
-            for name in sorted(counts.keys() | settings.keys())
-        ]
-
-    async def find(self, limit: int | None = 100, **wanted: Any) -> AsyncIterator[Job]:
-        """Jobs, newest first: `async for job in app.find(states={"dead"}, queue="mail")`."""
-        engine = await self.engine()
-        chosen = job_filter(self.service, wanted)
-        cursor, left = None, limit
-        while left is None or left > 0:
-            page = await engine.find(chosen, cursor, min(left or 500, 500))
-            for job in page.jobs:
-                yield job
-            if left is not None:
-                left -= len(page.jobs)
-            if page.cursor is None:
-                return
-            cursor = page.cursor
-
-    async def count(self) -> list[Counted]:
-        """Jobs of this service by queue and state."""
-        return await (await self.engine()).count(self.service)
-
-    async def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[Entry]:
-        """The journal in order; with `follow`, it goes on as things happen."""
-        engine = await self.engine()
-        bell = engine.listen(frozenset({JOURNAL_TOPIC}))
-        try:
-            while True:
-                entries = await engine.journal(after)
-                for entry in entries:
-                    after = entry.event.seq
-                    if entry.event.service == self.service:
-                        yield entry
-                if not entries and not follow:
-                    return
-                if not entries:
-                    await bell.wait(1.0)
-        finally:
-            bell.close()
-
-    async def key(self, *segments: keys.Scalar, hash: str | None = None) -> KeyStatus | None:
-        """A concurrency key by its segments or its hash; None if no living job has it."""
-        engine = await self.engine()
-        return await engine.key(self.service, hash or keys.hash_of(segments))
-
-    async def release_key(
-        self, *segments: keys.Scalar, hash: str | None = None, reason: str = "released"
-    ) -> int:
-        """Takes the slots of a blocked key from owners whose lease has run out."""
-        from headrace.core.actions import release
-        from headrace.core.change import Applied
-
-        status = await self.key(*segments, hash=hash)
-        engine, now = await self.engine(), self.clock.now()
-        changes = [release(job, now, reason) for job in (status.active if status else ())]
-        answers = await engine.apply(changes) if changes else []
-        return sum(isinstance(answer, Applied) for answer in answers)
-
-    async def workers(self) -> list[Presence]:
-        """The workers that have been heard of lately, of every service."""
-        documents = await (await self.engine()).scan(WORKER_KIND, self.clock.now())
-        return [msgspec.json.decode(document.body, type=Presence) for document in documents]
-
-    async def why(self, job_id: str) -> list[str]:
-        """Why a job is not running."""
-        details = await self.job(job_id).details()
-        job, engine = details.job, await self.engine()
-        around = Surroundings(self.clock.now(), await self.queue(job.queue).settings())
-        around.parents = details.parents
-        if job.key:
-            around.key = await engine.key(job.service, job.key.hash)
-        around.queue_active = sum(
-            counted.jobs
-            for counted in await engine.count(job.service)
-            if counted.queue == job.queue and counted.state is State.ACTIVE
-        )
-        around.workers = sum(
-            job.queue in worker.queues and worker.service == job.service
-            for worker in await self.workers()
-        )
-        return explain(job, around)
-
     # Work
 
     def equipment(self) -> Equipment:
@@ -552,50 +437,6 @@ class App:
         from headrace.app.blocking import BlockingApp
 
         return BlockingApp(self)
-
-
-class WorkerChoices(TypedDict, total=False):
-    """What a worker may be told; see WorkerOptions."""
-
-    queues: str | Sequence[str] | dict[str, int]
-    strict: bool
-    concurrency: int
-    threads: int
-    children: int
-    lease: options.Seconds
-    grace: float
-
-
-def worker_options(chosen: WorkerChoices) -> WorkerOptions:
-    """Checked options of a worker."""
-    fields: dict[str, Any] = dict(chosen)
-    unknown = sorted(fields.keys() - set(WorkerOptions.__struct_fields__))
-    if unknown:
-        raise InvalidValue(unknown[0], "is not an option of a worker")
-    for name in ("concurrency", "threads", "children"):
-        if name in fields and (not isinstance(fields[name], int) or fields[name] < 1):
-            raise InvalidValue(name, f"{fields[name]!r} is not a whole number of at least 1")
-    if "lease" in fields:
-        fields["lease"] = options.milliseconds("lease", fields["lease"])
-        if fields["lease"] < 1000:
-            raise InvalidValue("lease", "is below one second; a busy machine would lose it")
-    return WorkerOptions(**fields)
-
-
-def job_filter(service: str, wanted: dict[str, Any]) -> Filter:
-    """A filter from what users write; states may be strings."""
-    unknown = sorted(wanted.keys() - set(Filter.__struct_fields__))
-    if unknown:
-        known = ", ".join(Filter.__struct_fields__)
-        raise InvalidValue(unknown[0], f"is not something to look for; known are {known}")
-    states = wanted.pop("states", ())
-    states = (states,) if isinstance(states, str) else states
-    try:
-        chosen = frozenset(State(state) for state in states)
-    except ValueError as error:
-        raise InvalidValue("states", str(error)) from None
-    fields: dict[str, Any] = {"service": service, **wanted, "states": chosen}
-    return Filter(**fields)
 
 
 def _mode(handler: Handler, cpu: bool) -> Mode:

@@ -9,9 +9,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from headrace.app.options import Seconds, milliseconds
+from headrace.core.errors import InvalidValue
 from headrace.core.model import Job
 from headrace.core.queue import QueueSettings
 from headrace.runtime.worker import Worker, WorkerOptions
@@ -141,3 +143,31 @@ class _Told:
                 self.worker.leave_now()
         elif self._task is not None:
             self._task.cancel()  # still opening: there is nothing to finish
+
+
+class WorkerChoices(TypedDict, total=False):
+    """What a worker may be told; see WorkerOptions."""
+
+    queues: str | Sequence[str] | dict[str, int]
+    strict: bool
+    concurrency: int
+    threads: int
+    children: int
+    lease: Seconds
+    grace: float
+
+
+def worker_options(chosen: WorkerChoices) -> WorkerOptions:
+    """Checked options of a worker."""
+    fields: dict[str, Any] = dict(chosen)
+    unknown = sorted(fields.keys() - set(WorkerOptions.__struct_fields__))
+    if unknown:
+        raise InvalidValue(unknown[0], "is not an option of a worker")
+    for name in ("concurrency", "threads", "children"):
+        if name in fields and (not isinstance(fields[name], int) or fields[name] < 1):
+            raise InvalidValue(name, f"{fields[name]!r} is not a whole number of at least 1")
+    if "lease" in fields:
+        fields["lease"] = milliseconds("lease", fields["lease"])
+        if fields["lease"] < 1000:
+            raise InvalidValue("lease", "is below one second; a busy machine would lose it")
+    return WorkerOptions(**fields)

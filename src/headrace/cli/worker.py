@@ -10,9 +10,9 @@ from typing import TypedDict, Unpack
 import click
 from click.exceptions import Exit
 
-from headrace.app.app import App, WorkerChoices, worker_options
+from headrace.app.app import App
 from headrace.app.supervisor import PROCESS, Plan, Supervisor, hold_lifeline
-from headrace.app.workers import run_worker
+from headrace.app.workers import WorkerChoices, run_worker, worker_options
 from headrace.cli import logs
 from headrace.cli.command import Command, Common, shared
 from headrace.cli.loading import load_app

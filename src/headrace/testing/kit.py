@@ -10,8 +10,8 @@ from typing import TypedDict, Unpack
 
 from msgspec import Struct
 
-from headrace.app.app import App, WorkerChoices, worker_options
-from headrace.app.workers import rounds
+from headrace.app.app import App
+from headrace.app.workers import WorkerChoices, rounds, worker_options
 from headrace.core.errors import InvalidValue
 from headrace.core.event import Event
 from headrace.core.states import CLAIMABLE, WAITING, EventType, State
