@@ -33,7 +33,7 @@ INDEXES = {
     "find_type": "COVERING INDEX jobs_type (type=? AND seq<?)",
     "find_key": "COVERING INDEX jobs_key (key=? AND seq<?)",
     "find_key_name": "COVERING INDEX jobs_key_name (key_name=? AND seq<?)",
-    "find_unusual": "COVERING INDEX jobs_unusual (state=? AND seq<?)",
+    "find_state": "COVERING INDEX jobs_state (state=? AND seq<?)",
     "find_waiting": "jobs_waiting (service=? AND queue=? AND seq<?)",
     "find_active": "COVERING INDEX jobs_active (lease_until<?)",
     "find_expiring": "jobs_expiring (expires_at>? AND expires_at<?)",

@@ -27,8 +27,8 @@ _CHUNK = 1000
 _NEWEST = (1 << 63) - 1
 _SEQS = msgspec.json.Decoder(list[int])
 _ACTIVE = frozenset({State.ACTIVE})
-_COMMON = frozenset({State.PENDING, State.ACTIVE, State.COMPLETED})
-"""States that the index of unusual states leaves out."""
+_COMMON = frozenset({State.PENDING, State.ACTIVE})
+"""States that the index of states leaves out: they have lines of their own."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def _source(wanted: Filter) -> _Source:
     if wanted.tag is not None:
         return _Source([("find_tag", [wanted.tag])], frozenset({"tag"}))
     if states and not states & _COMMON:
-        lookups = [("find_unusual", [str(state)]) for state in sorted(states)]
+        lookups = [("find_state", [str(state)]) for state in sorted(states)]
         return _Source(lookups, frozenset({"states"}))
     if states and states <= WAITING and wanted.service is not None and wanted.queue is not None:
         served = {"service", "queue"} | ({"states"} if states == WAITING else set[str]())

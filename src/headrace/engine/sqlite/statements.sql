@@ -322,7 +322,7 @@ FROM (SELECT * FROM documents WHERE kind = ? AND (expires_at IS NULL OR expires_
 SELECT '[' || group_concat(
     format('[%d,%d,%d,"%s","%s",', seq, job, at, event, state)
     || iif(previous IS NULL, 'null', '"' || previous || '"')
-    || format(',"%s","%s",%d,', queue, type, tries)
+    || ',' || json_quote(queue) || ',' || json_quote(type) || ',' || tries || ','
     || iif(worker IS NULL, 'null', json_quote(worker)) || ',' || ifnull(rest, 'null') || ']'
 ) || ']'
 FROM
@@ -416,10 +416,10 @@ FROM (SELECT seq FROM jobs WHERE key_name = ? AND seq < ? ORDER BY seq DESC LIMI
 SELECT json_group_array(job)
 FROM (SELECT job FROM tags WHERE tag = ? AND job < ? ORDER BY job DESC LIMIT ?)
 
--- name: find_unusual
+-- name: find_state
 SELECT json_group_array(seq)
 FROM (SELECT seq FROM jobs
-      WHERE state = ? AND state NOT IN ('pending', 'active', 'completed') AND seq < ?
+      WHERE state = ? AND state NOT IN ('pending', 'active') AND seq < ?
       ORDER BY seq DESC LIMIT ?)
 
 -- name: find_waiting
