@@ -15,6 +15,7 @@ print(await ref.result(timeout=10))
 from headrace.app.app import App
 from headrace.app.jobref import JobRef, Snapshot
 from headrace.app.options import Debounce, JobOptions, KeepLast, Throttle
+from headrace.app.policies import exponential, keep, linear, steps
 from headrace.app.queues import Queue, QueueInfo
 from headrace.app.task import Prepared, Submission, Task
 from headrace.core.admission import Outcome
@@ -44,8 +45,7 @@ from headrace.core.errors import (
     UnknownTask,
 )
 from headrace.core.model import Job, OnLost, OnParentFailure, WhenFull
-from headrace.core.queue import QueueSettings, Retention
-from headrace.core.retry import AtOnce, Exponential, Linear, Steps
+from headrace.core.queue import QueueSettings
 from headrace.core.signals import Cancel, Retry, Snooze, Terminate
 from headrace.core.states import State
 from headrace.runtime.context import Detached, JobContext, current_job
@@ -57,7 +57,6 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "AppClosed",
-    "AtOnce",
     "Cancel",
     "Debounce",
     "Detached",
@@ -65,7 +64,6 @@ __all__ = [
     "EngineError",
     "EngineUnavailable",
     "EnqueueRefused",
-    "Exponential",
     "HeadraceError",
     "InvalidValue",
     "Job",
@@ -76,7 +74,6 @@ __all__ = [
     "JobRef",
     "KeepLast",
     "KeyBusy",
-    "Linear",
     "Middleware",
     "MigrationNeeded",
     "OnLost",
@@ -89,12 +86,10 @@ __all__ = [
     "QueueInfo",
     "QueueSettings",
     "Refused",
-    "Retention",
     "Retry",
     "Snapshot",
     "Snooze",
     "State",
-    "Steps",
     "StoreBusy",
     "StoreCorrupt",
     "StoreFull",
@@ -113,5 +108,9 @@ __all__ = [
     "WorkerOptions",
     "chain",
     "current_job",
+    "exponential",
+    "keep",
+    "linear",
     "provided",
+    "steps",
 ]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace import App, QueueSettings, Retention, State, Steps
-from headrace.core.queue import RateLimit
+from headrace import App, QueueSettings, State
+from headrace.core.queue import RateLimit, Retention
+from headrace.core.retry import Steps
 from tests.cli.helpers import Cli
 
 

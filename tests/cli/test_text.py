@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import AtOnce, Exponential, Linear, Steps
 from headrace.app.queues import parse_rate
 from headrace.cli import text
 from headrace.cli.narrate import frames
@@ -12,6 +11,7 @@ from headrace.cli.reload import Watcher
 from headrace.cli.values import parse_duration, parse_moment
 from headrace.core.model import Progress
 from headrace.core.queue import RateLimit
+from headrace.core.retry import AtOnce, Exponential, Linear, Steps
 
 
 @pytest.mark.parametrize(

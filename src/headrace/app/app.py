@@ -15,7 +15,7 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from itertools import islice
 from typing import (
     TYPE_CHECKING,
@@ -412,7 +412,11 @@ class App(Looking):
         )
 
     def worker(self, chosen: WorkerOptions | None = None) -> Worker:
-        """A worker on this app's engine, not yet started; the app must be open."""
+        """A bare worker on this app's engine, not yet started; the app must be open.
+
+        It does no upkeep: nobody rescues the jobs of dead workers, unless another worker does.
+        `working` is what a service wants that runs a worker beside something else.
+        """
         identity = f"w-{ulid(self.clock.now(), random.getrandbits(80))}"
         return Worker(
             self._engine,
@@ -422,6 +426,11 @@ class App(Looking):
             self.equipment(),
             chosen or WorkerOptions(),
         )
+
+    def working(self, **chosen: Unpack[WorkerChoices]) -> AbstractAsyncContextManager[Worker]:
+        """`async with app.working(queues="mail"):` runs a worker with its upkeep beside whatever
+        else the event loop does, such as a web service."""
+        return workers.working(self, worker_options({"queues": self.task_queues, **chosen}))
 
     async def work(self, **chosen: Unpack[WorkerChoices]) -> None:
         """Opens the app and works until cancelled; serves the queues of its tasks unless told."""

@@ -273,6 +273,9 @@ def key_limit(options: JobOptions, type: str, payload: bytes) -> KeyLimit | None
     elif "max_active" in options:
         segments = ("type", type)
     else:
+        for name in ("max_queued", "when_full", "on_lost"):
+            if name in options:
+                raise InvalidValue(name, "is about a concurrency key; give `key` or `max_active`")
         return None
     return KeyLimit(
         name=keys.name_of(segments)[:512],

@@ -69,8 +69,11 @@ class Queue:
         while True:
             old, revision = await self._read()
             new = apply_settings(old, changes)
-            dead = (await self._counts()).get(State.DEAD, 0)
+            counts = await self._counts()
+            dead = counts.get(State.DEAD, 0)
             kind = queue.classify(old, new, dead)
+            if not revision and not counts and kind is Kind.MIGRATION:
+                kind = Kind.UPDATE  # a queue that nobody has used: there is no work to hurt
             if kind is Kind.MIGRATION and not force:
                 reasons = "; ".join(queue.dangers(old, new, dead))
                 raise MigrationNeeded(

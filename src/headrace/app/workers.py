@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from headrace.app.options import Seconds, milliseconds
@@ -45,21 +45,27 @@ def rounds(app: App, worker: Worker) -> Rounds:
     return Rounds(worker.engine, app.service, app.clock.now, settings_of)
 
 
-async def work(app: App, options: WorkerOptions, on_start: OnStart | None = None) -> None:
-    """Opens the app and works until cancelled or told to stop."""
+@contextlib.asynccontextmanager
+async def working(app: App, options: WorkerOptions) -> AsyncGenerator[Worker]:
+    """A worker with its upkeep, beside whatever else the event loop does."""
     await app.open()
     worker = app.worker(options)
     await worker.start()
-    if on_start is not None:
-        on_start(worker)
     upkeep = asyncio.create_task(rounds(app, worker).run(), name="headrace-upkeep")
     try:
-        await worker.wait()
+        yield worker
     finally:
         upkeep.cancel()
         await worker.stop()
-        with contextlib.suppress(asyncio.CancelledError):
-            await upkeep
+        await asyncio.gather(upkeep, return_exceptions=True)
+
+
+async def work(app: App, options: WorkerOptions, on_start: OnStart | None = None) -> None:
+    """Opens the app and works until cancelled or told to stop."""
+    async with working(app, options) as worker:
+        if on_start is not None:
+            on_start(worker)
+        await worker.wait()
 
 
 def run_worker(

@@ -128,7 +128,7 @@ SETS: Mapping[EventType, tuple[str, ...]] = MappingProxyType(
         EventType.STARTED: ("tries", "worker", "lease_until", "started_at", "expires_at"),
         EventType.RETRY: ("run_at", "tries", "error"),
         EventType.SNOOZED: ("run_at", "tries"),
-        EventType.RETURNED: ("run_at", "tries"),
+        EventType.RETURNED: ("tries",),
         EventType.DETACHED: ("detached", "lease_until"),
         EventType.MOVED: ("queue", "type", "run_at", "tries", "error", "result"),
         EventType.PROGRESS: ("progress",),

@@ -188,7 +188,7 @@ def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
                 clears=True,
             )
         case Returned():
-            return Write(event=EventType.RETURNED, at=now, run_at=now, tries=job.tries - 1)
+            return Write(event=EventType.RETURNED, at=now, tries=job.tries - 1)
         case Lost(contended=contended):
             return _lost(job, contended, now, chance, settings)
         case _:
@@ -233,7 +233,8 @@ def _lost(job: Job, contended: bool, now: int, chance: float, settings: QueueSet
         return _kept(Write(event=EventType.STALE, at=now, error=error, takeover=True), settings)
     if job.tries >= job.max_tries:
         return msgspec.structs.replace(_exhausted(error, now, settings), takeover=True)
-    return Write(event=EventType.RETRY, at=now, run_at=now, error=error, takeover=True)
+    # Its due time stays as it was: it has waited its turn already.
+    return Write(event=EventType.RETRY, at=now, error=error, takeover=True)
 
 
 def _exhausted(error: TryError, now: int, settings: QueueSettings) -> Write:

@@ -71,15 +71,13 @@ def _waiting(job: Job, around: Surroundings) -> list[str]:
         reasons.append(f"{kind} is not due until {rfc3339(job.run_at)}")
     if job.stage is Stage.PARKED and around.key:
         held = ", ".join(active.id for active in around.key.active)
-        reasons.append(
-            f"its key {around.key.name!r} has no free slot: {held or 'another job'} runs;"
-            f" {around.key.queued} of the key wait"
-        )
+        busy = f"has no free slot: {held} runs" if held else "has another job ahead of it"
+        reasons.append(f"its key {around.key.name!r} {busy}; {around.key.queued} of the key wait")
     if settings.max_active is not None and around.queue_active >= settings.max_active:
         reasons.append(
             f"queue {job.queue!r} runs its max_active of {settings.max_active} jobs already"
         )
-    if settings.rate is not None:
+    if settings.rate is not None and not reasons:
         reasons.append(f"queue {job.queue!r} is limited to {settings.rate.count} starts per period")
     if not around.workers:
         reasons.append(f"no worker serves queue {job.queue!r}; start one")

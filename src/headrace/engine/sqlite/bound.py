@@ -47,7 +47,13 @@ def insert(
     return verdicts
 
 
-def _check(connection: apsw.Connection, path: str) -> None:
+def _check(connection: object, path: str) -> None:
+    if not isinstance(connection, apsw.Connection):
+        raise InvalidValue(
+            "connection",
+            f"is a {type(connection).__module__}.{type(connection).__name__}; open the file with"
+            " apsw: two SQLite libraries in one process can corrupt it",
+        )
     if not connection.in_transaction:
         raise InvalidValue(
             "connection", "has no transaction; begin one, so that it decides over the jobs too"

@@ -97,6 +97,14 @@ class Leases:
         job = await bench.start(worker="w2")
         assert (job.tries, job.worker) == (2, "w2")
 
+    async def test_rescued_job_is_not_sent_to_the_back_of_the_line(self, bench: Bench) -> None:
+        await bench.add("old")
+        await bench.start()
+        await bench.add("new")
+        bench.tick(LEASE)
+        await bench.rescue()
+        assert (await bench.start()).id == "old"
+
     async def test_rescued_job_keeps_the_lost_lease_as_an_error(self, bench: Bench) -> None:
         await bench.add("a")
         await bench.start()
