@@ -42,7 +42,7 @@ from headrace.runtime.threads import ThreadPool
 
 log = logging.getLogger("headrace.worker")
 
-_WHOLE = 8
+_WHOLE = 1000
 """So few slots are filled in one claim."""
 
 Hook = Callable[[], Awaitable[object] | object]
@@ -172,16 +172,20 @@ class Worker:
             return
         self._stopping = True
         self._fetcher.stop()
-        await self._first(self._fetching, self._leave_now.wait())
-        self._fetching.cancel()
-        if not await self._finished(self.options.grace if grace is None else grace):
-            log.warning("giving back %d unfinished jobs", len(self._runs))
-            for run in list(self._runs.values()):
-                self._interrupt(run, Interrupt.SHUTDOWN, "the worker is stopping")
-            if not await self._finished(0 if self._leave_now.is_set() else 5.0):
-                self._abandon()
-        await self._close()
-        self._left.set()
+        try:
+            await self._first(self._fetching, self._leave_now.wait())
+            # A claim under way is not broken off lightly: its jobs would be nobody's for a lease.
+            await self._first(self._fetching, timeout=1.0)
+            self._fetching.cancel()
+            if not await self._finished(self.options.grace if grace is None else grace):
+                log.warning("giving back %d unfinished jobs", len(self._runs))
+                for run in list(self._runs.values()):
+                    self._interrupt(run, Interrupt.SHUTDOWN, "the worker is stopping")
+                if not await self._finished(0 if self._leave_now.is_set() else 5.0):
+                    self._abandon()
+            await self._close()
+        finally:
+            self._left.set()
 
     def leave_now(self) -> None:
         """Cuts the grace period short."""
