@@ -9,10 +9,10 @@ from headrace import (
     InvalidValue,
     JobContext,
     JobNotFound,
-    Retention,
     State,
     Terminate,
     UnknownParent,
+    keep,
 )
 from headrace.testing import ManualClock, run_until_idle
 from headrace.upkeep.retention import prune
@@ -187,7 +187,7 @@ class TestResults:
         async def child(ctx: JobContext) -> object:
             return dict(ctx.dependencies)
 
-        await timed.queue("short").set(retention={"completed": Retention(age=0)}, force=True)
+        await timed.queue("short").set(retention={"completed": keep(age=0)}, force=True)
         parent = await timed.task(type="parent")(lambda: 7).options(queue="short").enqueue()
         ref = await child.options(depends_on=[parent], delay=100).enqueue()
         await run_until_idle(timed)

@@ -98,7 +98,12 @@ def test_set_says_what_changed(cli: Cli) -> None:
     assert cli.json("queue", "set", "q", "max_tries=30")["change"] == "update"
 
 
+def test_a_first_limit_on_an_unused_queue_needs_no_force(cli: Cli) -> None:
+    assert cli.json("queue", "set", "q", "max_active=1")["change"] == "update"
+
+
 def test_a_change_that_may_hurt_needs_force(cli: Cli) -> None:
+    cli.json("queue", "set", "q", "max_tries=10")
     error = cli.error("queue", "set", "q", "max_tries=1", "max_active=1")
     assert "max_active is lowered; max_tries is lowered; repeat it with --force" in error
     assert settings(cli, "q") == QueueSettings()

@@ -148,5 +148,11 @@ def nap(seconds: float) -> float:
 
 
 @app.task(cpu=True)
+def pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@app.task(cpu=True)
 def threads() -> int:
     return threading.active_count()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,18 +12,17 @@ import pytest
 from headrace import (
     App,
     Cancel,
-    Exponential,
     JobContext,
     JobFailed,
-    Linear,
     Retry,
     Snooze,
     State,
-    Steps,
     Terminate,
 )
-from headrace.core.model import MAX_MESSAGE, MAX_RESULT, MAX_TRACEBACK
-from headrace.testing import ManualClock, jobs, run_until_idle
+from headrace.app import bulk
+from headrace.core import actions
+from headrace.core.model import MAX_MESSAGE, MAX_RESULT, MAX_TRACEBACK, Filter
+from headrace.testing import ManualClock, run_until_idle
 from tests.support import story
 
 
@@ -285,55 +283,6 @@ class TestSignals:
             assert clock.now() < job.run_at <= clock.now() + 2000, "the default policy"
 
 
-class TestPolicies:
-    @pytest.mark.parametrize(
-        ("policy", "delays"),
-        [
-            (None, [0, 0, 0]),
-            (7, [7, 7, 7]),
-            (0.5, [0.5, 0.5, 0.5]),
-            ([5, 30], [5, 30, 30]),
-            ("steps", [5, 30, 120]),
-            ("at_once", [0, 0, 0]),
-            (Steps((1000, 2000)), [1, 2, 2]),
-            (Exponential(first=1000, base=3, cap=5000), [1, 3, 5]),
-            (Linear(2, 1000, 3000), [1, 2, 2]),
-            (lambda number, error: number * len(str(error)), [3, 6, 9]),
-        ],
-        ids=lambda value: "callable" if callable(value) else str(value),
-    )
-    async def test_delays_follow_the_policy(
-        self, timed: App, clock: ManualClock, policy: Any, delays: list[float]
-    ) -> None:
-        times: list[int] = []
-
-        @timed.task(retry=policy, max_tries=4)
-        async def fails() -> None:
-            times.append(clock.now())
-            raise Custom("abc")
-
-        await fails.enqueue()
-        await run_until_idle(timed, drain=True)
-        assert [(b - a) / 1000 for a, b in pairwise(times)] == delays
-
-    @pytest.mark.parametrize(
-        ("name", "least", "most"),
-        [("1m", 0.5, 1.5), ("10m", 54, 114), ("1h", 540, 1140), ("exponential", 0.5, 1.5)],
-    )
-    async def test_named_policies_jitter_within_bounds(
-        self, timed: App, clock: ManualClock, name: str, least: float, most: float
-    ) -> None:
-        @timed.task(retry=name)
-        async def fails() -> None:
-            raise Custom
-
-        refs = [await fails.enqueue() for _ in range(20)]
-        await run_until_idle(timed)
-        delays = [((await ref.get()).run_at - clock.now()) / 1000 for ref in refs]
-        assert all(least <= delay <= most for delay in delays), delays
-        assert len(set(delays)) > 1
-
-
 class TestResults:
     @pytest.mark.parametrize("value", [object(), {"a": object()}, float("nan"), lambda: 1])
     async def test_result_that_cannot_be_encoded_fails_that_job_only(
@@ -377,7 +326,7 @@ class TestResults:
         assert await ref.result() == "inner"
 
 
-async def test_dead_jobs_are_replayed_all_at_once_by_filter(timed: App) -> None:
+async def test_dead_jobs_are_replayed_and_dismissed_by_filter(timed: App) -> None:
     broken = [True]
 
     @timed.task(max_tries=1)
@@ -387,10 +336,14 @@ async def test_dead_jobs_are_replayed_all_at_once_by_filter(timed: App) -> None:
         return n
 
     refs = [await fragile.enqueue(n) for n in range(3)]
+    other = await fragile.options(queue="other").enqueue(3)
     await run_until_idle(timed)
     broken[0] = False
-    for job in await jobs(timed, state="dead"):
-        await timed.job(job.id).replay()
+    dead = Filter(service="default", queue="default", states=frozenset({State.DEAD}))
+    assert await bulk.act(timed, dead, actions.replay) == bulk.Tally(3, 0)
     await run_until_idle(timed)
     assert [await ref.result() for ref in refs] == [0, 1, 2]
+    rest = Filter(service="default", states=frozenset({State.DEAD}))
+    assert await bulk.act(timed, rest, actions.dismiss) == bulk.Tally(1, 0)
+    assert (await other.get()).state is State.DISMISSED
     assert "retried" in map(str, await story(timed, refs[0].id))

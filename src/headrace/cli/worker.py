@@ -8,6 +8,7 @@ import sys
 from typing import TypedDict, Unpack
 
 import click
+import msgspec
 from click.exceptions import Exit
 
 from headrace.app.app import App
@@ -124,8 +125,6 @@ def _work(spec: str, options: WorkerOptions, chosen: Choices, common: Common) ->
 def _with_queues(
     app: App, options: WorkerOptions, queues: tuple[tuple[str, int | None], ...]
 ) -> WorkerOptions:
-    import msgspec
-
     weighted = any(weight is not None for _, weight in queues)
     names = [name for name, _ in queues] or app.task_queues
     chosen = {name: weight or 1 for name, weight in queues} if weighted else names
