@@ -15,8 +15,8 @@ SCHEMA = """
 CREATE TABLE jobs(seq INTEGER PRIMARY KEY, id TEXT UNIQUE, queue TEXT, type TEXT, state TEXT,
     priority INT, tries INT, token INT, worker TEXT, lease_until INT, updated_at INT, spec BLOB);
 CREATE INDEX ready ON jobs(queue, priority, seq) WHERE state = 'pending';
-CREATE TABLE journal(seq INTEGER PRIMARY KEY, job INT, at INT, event TEXT, state TEXT, previous TEXT,
-    queue TEXT, type TEXT, tries INT, worker TEXT);
+CREATE TABLE journal(seq INTEGER PRIMARY KEY, job INT, at INT, event TEXT, state TEXT,
+    previous TEXT, queue TEXT, type TEXT, tries INT, worker TEXT);
 """
 INSERT = "INSERT INTO jobs VALUES (?,?,'default','noop','pending',5,0,0,NULL,NULL,?,?)"
 JOURNAL = "INSERT INTO journal VALUES (NULL,?,?,?,?,?,'default','noop',?,?)"
