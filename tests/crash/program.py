@@ -55,11 +55,10 @@ def make(store: str, diary: Diary, deadly: random.Random | None = None) -> App:
 
     @app.task
     def slow(ctx: JobContext, folder: str) -> str:
-        """The first try goes on until it is told, whatever happens to its lease."""
+        """Goes on until it is told, whatever happens to its lease."""
         Path(folder, f"try-{ctx.number}").touch()
-        if ctx.number == 1:
-            while not Path(folder, "go").exists():
-                threading.Event().wait(0.01)
+        while not Path(folder, f"go-{ctx.number}").exists():
+            threading.Event().wait(0.01)
         return f"try {ctx.number}"
 
     return app

@@ -17,7 +17,7 @@ import pytest
 
 from headrace import App, State
 from headrace.core.states import EventType
-from tests.crash.program import LEASE, MAX_ACTIVE, Diary
+from tests.crash.program import MAX_ACTIVE, Diary
 from tests.support import eventually, story
 
 ROOT = Path(__file__).parents[2]
@@ -190,18 +190,19 @@ async def test_worker_that_was_stopped_past_its_lease_cannot_finish(
     first = (await ref.get()).worker
     os.kill(frozen.pid, signal.SIGSTOP)
     crew.start("worker")
-    assert await ref.result(10 * LEASE) == "try 2"
-    assert (await ref.get()).tries == 2
-    (error,) = (await ref.details()).errors
-    assert (error.type, error.message) == (
-        "LeaseLost",
-        f"worker {first} stopped renewing its lease",
-    )
-    (tmp_path / "go").touch()
+    await eventually((tmp_path / "try-2").exists)
+    second = await ref.get()
+    assert (second.state, second.tries) == (State.ACTIVE, 2)
+    assert second.worker != first
+    (tmp_path / "go-1").touch()
     os.kill(frozen.pid, signal.SIGCONT)
     await eventually(lambda: _ignored(app, ref.id))
-    assert await ref.result(0) == "try 2"
-    assert (await ref.get()).state is State.COMPLETED
+    late = await ref.get()
+    assert (late.state, late.token, late.result) == (State.ACTIVE, second.token, None)
+    (tmp_path / "go-2").touch()
+    assert await ref.result(20) == "try 2"
+    (error,) = (await ref.details()).errors
+    assert error.message == f"worker {first} stopped renewing its lease"
     crew.stop_in_order()
 
 

@@ -6,7 +6,9 @@ import asyncio
 import threading
 import time
 
-from headrace import App, JobContext, State
+import pytest
+
+from headrace import App, JobContext, Snooze, State, Terminate
 from headrace.app.workers import rounds
 from headrace.runtime.worker import Worker, WorkerOptions
 from headrace.testing import ManualClock, run_until_idle, running
@@ -186,66 +188,73 @@ class TestLosing:
     async def test_late_finish_changes_nothing_and_is_journaled(
         self, timed: App, clock: ManualClock
     ) -> None:
-        entered, leave = threading.Event(), threading.Event()
+        """Also while the next owner has not finished: the token tells them apart."""
+        entered, leave, leave_again = threading.Event(), threading.Event(), threading.Event()
 
         @timed.task
         def work(ctx: JobContext) -> str:
-            if ctx.number > 1:
-                return "second"
             entered.set()
-            leave.wait(20)
-            return "first"
+            (leave if ctx.number == 1 else leave_again).wait(20)
+            return f"try {ctx.number}"
 
         worker = await started(timed)
         ref = await work.enqueue()
         await eventually(entered.is_set)
         await lose(timed, worker, clock)
-        assert await ref.result(10) == "second"
+        await eventually(lambda: _active_on_try(ref, 2))
         leave.set()
         await eventually(lambda: _in_story(timed, ref.id, "stale_completion_ignored"))
+        job = await ref.get()
+        assert (job.state, job.tries, job.result) == (State.ACTIVE, 2, None)
+        leave_again.set()
+        assert await ref.result(10) == "try 2"
         await worker.stop()
-        assert await ref.result(0) == "second"
-        assert (await ref.get()).state is State.COMPLETED
+        assert await ref.result(0) == "try 2"
 
-    async def test_old_owner_can_no_longer_log_fail_move_or_detach(
-        self, timed: App, clock: ManualClock
+    @pytest.mark.parametrize("kind", ["return", "fail", "terminate", "move", "detach", "snooze"])
+    async def test_old_owner_can_no_longer_end_move_or_log_the_job(
+        self, timed: App, clock: ManualClock, kind: str
     ) -> None:
-        for kind in ("log", "fail", "move", "detach"):
-            entered, leave, ended = threading.Event(), threading.Event(), threading.Event()
+        entered, leave, leave_again = threading.Event(), threading.Event(), threading.Event()
 
-            @timed.task(type=kind)
-            def work(ctx: JobContext, entered=entered, leave=leave, ended=ended) -> object:
-                if ctx.number > 1:
-                    return "second"
-                entered.set()
-                leave.wait(20)
-                try:
-                    ctx.log("info", "late")
-                    ctx.progress("late")
-                    if ctx.job.type == "fail":
-                        raise ValueError("late")
-                    if ctx.job.type == "move":
-                        return ctx.move_to("far")
-                    if ctx.job.type == "detach":
-                        return ctx.detach()
+        @timed.task
+        def work(ctx: JobContext) -> object:
+            entered.set()
+            if ctx.number > 1:
+                leave_again.wait(20)
+                return "second"
+            leave.wait(20)
+            ctx.log("info", "late")
+            ctx.progress("late")
+            match kind:
+                case "fail":
+                    raise ValueError("late")
+                case "terminate":
+                    raise Terminate("late")
+                case "snooze":
+                    raise Snooze(seconds=5)
+                case "move":
+                    return ctx.move_to("far")
+                case "detach":
+                    return ctx.detach()
+                case _:
                     return "late"
-                finally:
-                    ended.set()
 
-            worker = await started(timed)
-            (answer,) = await timed.enqueue_many([timed.prepare(kind)])
-            assert answer.ref
-            await eventually(entered.is_set)
-            await lose(timed, worker, clock)
-            assert await answer.ref.result(10) == "second"
-            leave.set()
-            await eventually(ended.is_set)
-            await worker.until_idle()
-            await worker.stop()
-            details = await answer.ref.details()
-            assert (details.job.state, details.job.queue) == (State.COMPLETED, "default")
-            assert (details.logs, details.job.progress) == ((), None)
-            assert await answer.ref.result(0) == "second"
+        worker = await started(timed)
+        ref = await work.enqueue()
+        await eventually(entered.is_set)
+        await lose(timed, worker, clock)
+        await eventually(lambda: _active_on_try(ref, 2))
+        before = await ref.get()
+        leave.set()
+        runs = worker._runs  # pyright: ignore[reportPrivateUsage]
+        await eventually(lambda: len(runs) == 1)
+        await worker._completer.drained()  # pyright: ignore[reportPrivateUsage]
+        details = await ref.details()
+        assert (details.job, details.logs) == (before, ())
+        leave_again.set()
+        assert await ref.result(10) == "second"
+        await worker.stop()
 
     async def test_worker_keeps_its_slot_while_a_lost_handler_runs(
         self, timed: App, clock: ManualClock
@@ -293,6 +302,11 @@ class TestServices:
         await rounds(other, worker).once()
         assert (await ref.get()).state is State.FAILED
         await worker.stop(0)
+
+
+async def _active_on_try(ref, number: int) -> bool:
+    job = await ref.get()
+    return job.state is State.ACTIVE and job.tries == number
 
 
 async def _active(ref) -> bool:

@@ -39,7 +39,7 @@ INDEXES = {
     "find_expiring": "jobs_expiring (expires_at>? AND expires_at<?)",
 }
 
-WHOLE_TABLES = {"count": "SCAN counts"}
+WHOLE_TABLES = {"count": "SCAN counts", "oldest_due": "SCAN counts"}
 """A line for each queue and state: small whatever the history."""
 
 SORTS = {"journal_of"}

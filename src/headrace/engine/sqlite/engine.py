@@ -16,8 +16,8 @@ from headrace.core.model import Counted, Document, Filter, KeyStatus, NewJob, Pa
 from headrace.core.search import parse_cursor
 from headrace.engine.bells import HubBell
 from headrace.engine.ledger import Ledger
-from headrace.engine.protocol import DOCUMENTS_TOPIC, Details, Entry, Prune, Put
-from headrace.engine.sqlite import bound, reader, upkeep
+from headrace.engine.protocol import DOCUMENTS_TOPIC, Checkup, Details, Entry, Prune, Put
+from headrace.engine.sqlite import bound, checkup, reader, upkeep
 from headrace.engine.sqlite.find import find
 from headrace.engine.sqlite.location import locate
 from headrace.engine.sqlite.records import SqlRecords
@@ -155,6 +155,11 @@ class SqliteEngine:
 
     async def key(self, service: str, hash: str) -> KeyStatus | None:
         return await self._read(lambda store: reader.key_status(store, service, hash))
+
+    async def checkup(self, now: int) -> Checkup:
+        """Looks at the store and at the file, for `headrace doctor`; may take a while."""
+        location = self._home.location
+        return await self._read(lambda store: checkup.checkup(store, location, now))
 
     # In a transaction of the caller
 

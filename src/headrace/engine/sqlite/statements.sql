@@ -444,6 +444,28 @@ SELECT json_group_array(seq)
 FROM (SELECT jobs.seq FROM edges JOIN jobs ON jobs.id = edges.child_id
       WHERE edges.parent_id = ? AND jobs.seq < ? LIMIT ?)
 
+-- name: oldest_due
+-- Since when the first job in the line of each queue could have started: one look for each
+-- priority, and one for the delayed jobs that are due.
+SELECT json_group_array(json_object('service', service, 'queue', queue, 'since', since))
+FROM (SELECT service, queue, (
+          SELECT min(run_at) FROM (
+              SELECT (SELECT run_at FROM jobs
+                      WHERE stage = 'ready' AND service = counts.service AND queue = counts.queue
+                        AND priority = level.column1
+                      ORDER BY position LIMIT 1) AS run_at
+              FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS level
+              UNION ALL
+              SELECT (SELECT run_at FROM jobs
+                      WHERE stage = 'delayed' AND service = counts.service
+                        AND queue = counts.queue AND run_at <= ?
+                      ORDER BY run_at LIMIT 1)
+          )
+      ) AS since
+      FROM (SELECT DISTINCT service, queue FROM counts
+            WHERE state IN ('pending', 'retry') AND jobs > 0) AS counts)
+WHERE since IS NOT NULL
+
 -- name: find_jobs
 -- The jobs among the candidates; further conditions follow.
 @jobs_json@ (SELECT * FROM jobs WHERE seq IN carray(?)
