@@ -9,7 +9,7 @@ move together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -212,7 +212,10 @@ class Ledger:
 
     def _take(self, request: ClaimRequest, queue: str, room: int) -> tuple[list[Job], bool]:
         """The jobs started, and whether it stopped before it had looked at enough."""
-        records, taken = self._records, list[Job]()
+        records = self._records
+        taken = records.start(request, queue, room)
+        self._tell(taken)
+        room -= len(taken)
         passed = 0
         while room > 0 and passed < PASS:
             line = records.ready(request.service, queue, room)
@@ -251,6 +254,25 @@ class Ledger:
         self._records.set_arrival(request.service, queue, arrival)
 
     # Apply
+
+    def apply_all(self, changes: Sequence[Change]) -> list[Answer]:
+        """Makes changes in order; runs of those that end no more than their own job in one go."""
+        answers: list[Answer] = []
+        while len(answers) < len(changes):
+            finished = self._records.finish(changes, len(answers))
+            self._tell(answer.job for answer in finished if answer.job)
+            answers += finished
+            if len(answers) < len(changes):
+                answers.append(self.apply(changes[len(answers)]))
+        return answers
+
+    def _tell(self, jobs: Iterable[Job]) -> None:
+        """Wakes whoever watches these jobs, or waits for a place under their queue's cap."""
+        for job in jobs:
+            self.topics.add(job_topic(job.spec.id))
+            self.topics.add(JOURNAL_TOPIC)
+            if job.state in FINAL:
+                self._wake_capped(job)
 
     def apply(self, change: Change) -> Answer:
         """Makes the first case whose guard fits."""

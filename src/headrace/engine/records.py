@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from headrace.core.admission import Holder
-from headrace.core.change import Write
+from headrace.core.change import Answer, Change, Write
+from headrace.core.claims import ClaimRequest
 from headrace.core.edges import EdgeState
 from headrace.core.event import Event, Policy, Slot
 from headrace.core.model import Job, LogEntry, OnParentFailure, TryError
@@ -120,6 +121,16 @@ class Records(Protocol):
     def edges_to(self, parent_id: str) -> list[Edge]: ...
     def edges_from(self, child_id: str) -> list[Edge]: ...
     def set_edge(self, edge: Edge) -> None: ...
+    def start(self, request: ClaimRequest, queue: str, room: int) -> list[Job]:
+        """Starts the first jobs of a line in one go, as `claims.started` would, where none of
+        them needs a closer look (a key, a time to expire). May start none."""
+        ...
+
+    def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
+        """Makes changes from the `first` on in one go, as long as they only complete a job whose
+        end concerns no other (no key, dedup key or dependent). May make none."""
+        ...
+
     def ready(self, service: str, queue: str, limit: int) -> list[Job]: ...
     def due(self, service: str, queue: str, now: int, limit: int) -> list[Job]: ...
     def next_due(self, service: str, queue: str) -> int | None: ...

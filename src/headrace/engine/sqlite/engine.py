@@ -105,9 +105,7 @@ class SqliteEngine:
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         wanted = Wanted().apply(change.job for change in changes)
-        return await self._ledger(
-            lambda ledger: [ledger.apply(change) for change in changes], wanted
-        )
+        return await self._ledger(lambda ledger: ledger.apply_all(changes), wanted)
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         return await self._home.session().writer.ask(lambda records: records.renew(leases, until))

@@ -50,6 +50,7 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(
             self.journal
+            or self.counts
             or self.jobs
             or self.removed
             or self.holders

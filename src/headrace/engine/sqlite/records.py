@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import cast
 
 import msgspec
 
 from headrace.core.admission import Holder
-from headrace.core.claims import Lease, Renewal
+from headrace.core.change import Answer, Change
+from headrace.core.claims import ClaimRequest, Lease, Renewal
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import WAITING, State
 from headrace.engine.records import Edge, Happening, KeyRow
+from headrace.engine.sqlite.bulk import Finishing, only_completes, start_line
 from headrace.engine.sqlite.journal import entry_row, grave_row
 from headrace.engine.sqlite.keylines import KeyLines
 from headrace.engine.sqlite.pending import Pending, Place, grouped
@@ -239,6 +242,46 @@ class SqlRecords:
             self._known.pop(lease.job_id, None)
             self._heads.pop(lease.seq, None)
         return [_renewal(found.get(lease.seq), lease) for lease in leases]
+
+    # Starting and finishing by the batch
+
+    def start(self, request: ClaimRequest, queue: str, room: int) -> list[Job]:
+        service, started = request.service, list[Job]()
+        while len(started) < room and (service, queue) not in self._drained:
+            self._flush_line(service, queue)
+            left = room - len(started)
+            jobs, before = start_line(self.store, request, queue, left, self._seq)
+            if not jobs:
+                break
+            self._flushes += 1
+            self._seq += len(jobs)
+            for state in before:
+                self._pending.counts[service, queue, state] -= 1
+            self._pending.counts[service, queue, State.ACTIVE] += len(jobs)
+            self._known.update((job.spec.id, job) for job in jobs)
+            started += jobs
+        return started
+
+    def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
+        finishing, answers = Finishing(), list[Answer]()
+        for change in islice(changes, first, None):
+            if not only_completes(change):
+                break
+            stored = self.current(change.job)
+            if not stored or stored.seq in self._pending.jobs or self.edges_to(stored.id):
+                break
+            answer = finishing.add(change, stored, self._seq + 1)
+            if answer is None:
+                break
+            self._seq += 1
+            self._known[stored.id] = answer.job
+            place = (stored.service, stored.queue)
+            self._pending.counts[(*place, stored.state)] -= 1
+            self._pending.counts[(*place, answer.job.state)] += 1
+            answers.append(answer)
+        finishing.write(self.store)
+        self._flushes += bool(answers)
+        return answers
 
     # Lines
 

@@ -63,6 +63,42 @@ INSERT INTO specs (job, body) VALUES @rows(2)@
 WITH v (seq, stage, waiting_on) AS (VALUES @rows(3)@)
 UPDATE jobs SET stage = v.stage, waiting_on = v.waiting_on FROM v WHERE jobs.seq = v.seq
 
+-- Jobs that need no closer look start and finish by the batch: see bulk.py -------------------
+
+-- name: line
+-- The head of a line, in order; nothing if one of its jobs needs a closer look.
+SELECT iif(count(key) + count(expires_at), NULL, json_group_array(json_array(seq, state)))
+FROM (SELECT seq, state, key, expires_at FROM jobs
+      WHERE service = ? AND queue = ? AND stage = 'ready' ORDER BY priority, position LIMIT ?)
+
+-- name: journal_line
+-- ?1 is the newest sequence so far.
+INSERT INTO journal (seq, job, before, at, event, state, previous, queue, type, tries, worker)
+SELECT ?1 + row_number() OVER (), jobs.seq, jobs.version, ?2, 'started', 'active', jobs.state,
+       jobs.queue, jobs.type, jobs.tries + 1, ?3
+FROM carray(?4) AS line CROSS JOIN jobs ON jobs.seq = line.value
+
+-- name: start_line
+UPDATE jobs
+SET state = 'active', event = 'started', stage = '', version = line.version, token = line.version,
+    tries = jobs.tries + 1, worker = ?2, lease_until = ?3, started_at = ?4, updated_at = ?4
+FROM (SELECT value AS seq, ?1 + row_number() OVER () AS version FROM carray(?5)) AS line
+WHERE jobs.seq = line.seq
+
+-- name: journal_finished
+WITH v (seq, version, at) AS (VALUES @rows(3)@)
+INSERT INTO journal (seq, job, before, at, event, state, previous, queue, type, tries, worker)
+SELECT v.version, jobs.seq, jobs.version, v.at, 'completed', 'completed', 'active', jobs.queue,
+       jobs.type, jobs.tries, jobs.worker
+FROM v CROSS JOIN jobs ON jobs.seq = v.seq
+
+-- name: update_finished
+WITH v (seq, version, at, result) AS (VALUES @rows(4)@)
+UPDATE jobs
+SET state = 'completed', event = 'completed', stage = '', version = v.version, worker = NULL,
+    lease_until = NULL, finished_at = v.at, updated_at = v.at, result = v.result, error = NULL
+FROM v WHERE jobs.seq = v.seq
+
 -- name: update_started
 WITH v (seq, version, tries, worker, lease_until, started_at, updated_at) AS (VALUES @rows(7)@)
 UPDATE jobs
