@@ -268,7 +268,9 @@ class SqlRecords:
             if not only_completes(change):
                 break
             stored = self.current(change.job)
-            if not stored or stored.seq in self._pending.jobs or self.edges_to(stored.id):
+            if not stored or stored.detached or stored.cancelling is not None:
+                break
+            if stored.seq in self._pending.jobs or self.edges_to(stored.id):
                 break
             answer = finishing.add(change, stored, self._seq + 1)
             if answer is None:
