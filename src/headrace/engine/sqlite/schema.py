@@ -5,6 +5,7 @@ A migration is a file in `migrations`; the store's `user_version` is how many it
 
 from __future__ import annotations
 
+import time
 from importlib.resources import files
 from typing import cast
 
@@ -56,7 +57,12 @@ def check(store: Store, path: str) -> int:
 
 def migrate(store: Store, path: str) -> None:
     """Brings the store up to date. Several processes may try at once: the lock lets one do it."""
-    if check(store, path) == VERSION:
+    store.execute("BEGIN")  # one moment for all that is looked at: another may be creating it
+    try:
+        found = check(store, path)
+    finally:
+        store.execute("COMMIT")
+    if found == VERSION:
         return
     store.execute("BEGIN IMMEDIATE")
     try:
@@ -74,9 +80,18 @@ def migrate(store: Store, path: str) -> None:
 def connect(location: Location) -> Store:
     """A connection to a store that is up to date, created or migrated where needed."""
     store = open_store(location)
+    patience = time.monotonic() + location.busy_timeout
     try:
-        migrate(store, location.path)
-        set_up(store, location)
+        while True:
+            try:
+                migrate(store, location.path)
+                set_up(store, location)
+                break
+            except apsw.BusyError:
+                # Going over to a write-ahead log needs the file alone, and does not wait for it.
+                if time.monotonic() > patience:
+                    raise
+                time.sleep(0.01)
     except apsw.Error as error:
         store.close()
         raise translate(error, location.path) or error from error
