@@ -30,7 +30,6 @@ INDEXES = {
     "first_active": "jobs_keyed_oldest (service=? AND key=? AND state=?)",
     "first_queued": "jobs_keyed_oldest (service=? AND key=? AND state=?)",
     "ended": "COVERING INDEX jobs_ended (service=? AND queue=? AND state=?",
-    "find_type": "COVERING INDEX jobs_type (type=? AND seq<?)",
     "find_key": "COVERING INDEX jobs_key (key=? AND seq<?)",
     "find_key_name": "COVERING INDEX jobs_key_name (key_name=? AND seq<?)",
     "find_state": "COVERING INDEX jobs_state (state=? AND seq<?)",

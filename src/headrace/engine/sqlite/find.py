@@ -109,8 +109,6 @@ def _source(wanted: Filter) -> _Source:
         served = {"service", "queue"} | ({"states"} if states == WAITING else set[str]())
         lookup = ("find_waiting", [wanted.service, wanted.queue])
         return _Source([lookup], frozenset(served))
-    if wanted.type is not None:
-        return _Source([("find_type", [wanted.type])], frozenset({"type"}))
     return _ALL
 
 

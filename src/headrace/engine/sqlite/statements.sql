@@ -436,10 +436,6 @@ SELECT json_group_array(seq) FROM (SELECT seq FROM jobs WHERE seq < ? ORDER BY s
 -- name: find_ids
 SELECT json_group_array(seq) FROM (SELECT seq FROM jobs WHERE id IN carray(?) AND seq < ?)
 
--- name: find_type
-SELECT json_group_array(seq)
-FROM (SELECT seq FROM jobs WHERE type = ? AND seq < ? ORDER BY seq DESC LIMIT ?)
-
 -- name: find_key
 SELECT json_group_array(seq)
 FROM (SELECT seq FROM jobs WHERE key = ? AND seq < ? ORDER BY seq DESC LIMIT ?)
