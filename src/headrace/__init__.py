@@ -12,6 +12,8 @@ ref = await welcome.enqueue("ada@example.org")
 print(await ref.result(timeout=10))
 """
 
+import typing as _typing
+
 from headrace.app.app import App
 from headrace.app.jobref import JobRef, Snapshot
 from headrace.app.options import Debounce, JobOptions, KeepLast, Throttle
@@ -50,7 +52,9 @@ from headrace.core.signals import Cancel, Retry, Snooze, Terminate
 from headrace.core.states import State
 from headrace.runtime.context import Detached, JobContext, current_job
 from headrace.runtime.handler import Middleware, chain, provided
-from headrace.runtime.worker import Worker, WorkerOptions
+
+if _typing.TYPE_CHECKING:
+    from headrace.runtime.worker import Worker, WorkerOptions
 
 __version__ = "0.1.0"
 
@@ -114,3 +118,12 @@ __all__ = [
     "provided",
     "steps",
 ]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """What only workers need is imported when it is asked for."""
+    if name in ("Worker", "WorkerOptions"):
+        from headrace.runtime import worker
+
+        return getattr(worker, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -212,6 +212,25 @@ class TestEvents:
         later = [entry async for entry in timed.events(after=entries[0].event.seq)]
         assert len(later) == 2
 
+    async def test_journal_is_filtered_by_job_queue_type_and_event(self, timed: App) -> None:
+        one = timed.task(type="one")(lambda: 1)
+        two = timed.task(type="two", queue="other")(lambda: 2)
+        first, second = await one.enqueue(), await two.enqueue()
+        await run_until_idle(timed)
+
+        async def seen(**wanted: str) -> list[tuple[str, str]]:
+            found = [entry.event async for entry in timed.events(**wanted)]  # type: ignore[arg-type]
+            return [(event.job_id, str(event.event)) for event in found]
+
+        mine = [(first.id, "created"), (first.id, "started"), (first.id, "completed")]
+        assert await seen(job_id=first.id) == mine
+        assert await seen(queue="default") == mine
+        assert await seen(type="one") == mine
+        assert await seen(event="created") == [(first.id, "created"), (second.id, "created")]
+        assert await seen(job_id=first.id, event="started") == mine[1:2]
+        with pytest.raises(InvalidValue, match="known are job_id, queue, type, event"):
+            await seen(state="active")
+
     async def test_followed_journal_goes_on_as_things_happen(self, app: App) -> None:
         work, seen = app.task(type="w")(lambda: 1), []
 

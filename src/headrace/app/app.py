@@ -31,13 +31,12 @@ from typing import (
 
 import msgspec
 
-from headrace.app import building, options, workers
+from headrace.app import building, options
 from headrace.app.engines import engine_for
 from headrace.app.jobref import JobRef
 from headrace.app.looking import Looking
 from headrace.app.options import JobOptions
 from headrace.app.task import Prepared, Submission, Task, submission, unwrap
-from headrace.app.workers import WorkerChoices, worker_options
 from headrace.core import codec
 from headrace.core.admission import Verdict
 from headrace.core.errors import AppClosed, InvalidValue
@@ -57,11 +56,13 @@ from headrace.runtime.handler import (
 )
 from headrace.runtime.processes import target_of
 from headrace.runtime.resources import Provider
-from headrace.runtime.worker import Equipment, Hook, Worker, WorkerOptions
 
+# What only a worker needs is imported when one is made: most processes only enqueue.
 if TYPE_CHECKING:
     from headrace.app.blocking import BlockingApp
+    from headrace.app.workers import WorkerChoices
     from headrace.runtime.context import JobContext
+    from headrace.runtime.worker import Equipment, Hook, Worker, WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -402,6 +403,8 @@ class App(Looking):
 
     def equipment(self) -> Equipment:
         """What the app lends to its workers."""
+        from headrace.runtime.worker import Equipment
+
         return Equipment(
             router=self._router,
             middleware=self._middleware,
@@ -417,6 +420,8 @@ class App(Looking):
         It does no upkeep: nobody rescues the jobs of dead workers, unless another worker does.
         `working` is what a service wants that runs a worker beside something else.
         """
+        from headrace.runtime.worker import Worker, WorkerOptions
+
         identity = f"w-{ulid(self.clock.now(), random.getrandbits(80))}"
         return Worker(
             self._engine,
@@ -430,15 +435,21 @@ class App(Looking):
     def working(self, **chosen: Unpack[WorkerChoices]) -> AbstractAsyncContextManager[Worker]:
         """`async with app.working(queues="mail"):` runs a worker with its upkeep beside whatever
         else the event loop does, such as a web service."""
-        return workers.working(self, worker_options({"queues": self.task_queues, **chosen}))
+        from headrace.app.workers import worker_options, working
+
+        return working(self, worker_options({"queues": self.task_queues, **chosen}))
 
     async def work(self, **chosen: Unpack[WorkerChoices]) -> None:
         """Opens the app and works until cancelled; serves the queues of its tasks unless told."""
-        await workers.work(self, worker_options({"queues": self.task_queues, **chosen}))
+        from headrace.app.workers import work, worker_options
+
+        await work(self, worker_options({"queues": self.task_queues, **chosen}))
 
     def run_worker(self, **chosen: Unpack[WorkerChoices]) -> None:
         """Works until the process is told to stop (SIGINT, SIGTERM)."""
-        workers.run_worker(self, worker_options({"queues": self.task_queues, **chosen}))
+        from headrace.app.workers import run_worker, worker_options
+
+        run_worker(self, worker_options({"queues": self.task_queues, **chosen}))
 
     @property
     def blocking(self) -> BlockingApp:

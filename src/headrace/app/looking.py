@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -14,17 +14,38 @@ from headrace.core import keys
 from headrace.core.actions import release
 from headrace.core.change import Applied
 from headrace.core.errors import InvalidValue
+from headrace.core.event import Event
 from headrace.core.model import Counted, Filter, Job, KeyStatus
 from headrace.core.names import check_name
 from headrace.core.queue import decode
-from headrace.core.states import State
+from headrace.core.states import EventType, State
 from headrace.core.why import Surroundings, explain
-from headrace.engine.protocol import JOURNAL_TOPIC, QUEUE_KIND, WORKER_KIND, Engine, Entry
+from headrace.engine.protocol import (
+    JOURNAL_TOPIC,
+    QUEUE_KIND,
+    WORKER_KIND,
+    Engine,
+    Entry,
+    job_topic,
+)
 from headrace.runtime.clock import Clock
 from headrace.runtime.presence import Presence
 
 if TYPE_CHECKING:
     from headrace.app.app import App
+
+
+class EventFilter(TypedDict, total=False):
+    """Which journal entries."""
+
+    job_id: str
+    queue: str
+    type: str
+    event: EventType | str
+
+
+def _matches(event: Event, wanted: EventFilter) -> bool:
+    return all(getattr(event, name) == value for name, value in wanted.items())
 
 
 class Looking:
@@ -88,16 +109,23 @@ class Looking:
         """Jobs of this service by queue and state."""
         return await (await self.engine()).count(self.service)
 
-    async def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[Entry]:
-        """The journal in order; with `follow`, it goes on as things happen."""
-        engine = await self.engine()
-        bell = engine.listen(frozenset({JOURNAL_TOPIC}))
+    async def events(
+        self, after: int = 0, follow: bool = False, **wanted: Unpack[EventFilter]
+    ) -> AsyncIterator[Entry]:
+        """The journal in order, after a sequence; with `follow`, it goes on as things happen."""
+        unknown = sorted(wanted.keys() - EventFilter.__annotations__.keys())
+        if unknown:
+            known = ", ".join(EventFilter.__annotations__)
+            raise InvalidValue(unknown[0], f"is not something to look for; known are {known}")
+        engine, job_id = await self.engine(), wanted.get("job_id")
+        topic = JOURNAL_TOPIC if job_id is None else job_topic(job_id)
+        bell = engine.listen(frozenset({topic}))
         try:
             while True:
-                entries = await engine.journal(after)
+                entries = await engine.journal(after, job_id=job_id)
                 for entry in entries:
                     after = entry.event.seq
-                    if entry.event.service == self.service:
+                    if entry.event.service == self.service and _matches(entry.event, wanted):
                         yield entry
                 if not entries and not follow:
                     return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import click
 
 from headrace.app.app import App
+from headrace.app.looking import EventFilter
 from headrace.cli import shapes
 from headrace.cli.command import Command, Desk, on_app, shared
 from headrace.cli.job_view import happened
@@ -17,7 +18,7 @@ from headrace.cli.text import ago
 from headrace.cli.values import SEQUENCE, Name
 from headrace.core.event import rfc3339
 from headrace.core.states import EventType
-from headrace.engine.protocol import Engine, Entry, job_topic
+from headrace.engine.protocol import Engine, Entry
 from headrace.runtime.presence import Presence
 
 WORKER_COLUMNS = (
@@ -75,32 +76,12 @@ class Lookout:
     follow: bool
 
     async def entries(self) -> AsyncIterator[Entry]:
-        if self.job is not None:
-            async for entry in self._of_job(self.job):
-                yield entry
-            return
         after = self.after
-        if after is None:
-            after = await newest(await self.app.engine()) if self.follow else 0
-        async for entry in self.app.events(after, self.follow):
+        if after is None and self.job is None and self.follow:
+            after = await newest(await self.app.engine())
+        wanted: EventFilter = {} if self.job is None else {"job_id": self.job}
+        async for entry in self.app.events(after or 0, self.follow, **wanted):
             yield entry
-
-    async def _of_job(self, job_id: str) -> AsyncIterator[Entry]:
-        engine = await self.app.engine()
-        bell = engine.listen(frozenset({job_topic(job_id)}))
-        after = self.after or 0
-        try:
-            while True:
-                found = await engine.journal(after, 1000, job_id)
-                for entry in found:
-                    after = entry.event.seq
-                    yield entry
-                if not found and not self.follow:
-                    return
-                if not found:
-                    await bell.wait(1.0)
-        finally:
-            bell.close()
 
 
 async def newest(engine: Engine) -> int:
