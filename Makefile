@@ -48,8 +48,8 @@ check: $(STAMP) ## check format, lint, types and layers
 bench: $(STAMP) ## measure; one engine with ENGINE=sqlite
 	@$(BIN)/python bench/main.py $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
-lab: ## test against real servers (not built yet)
-	@echo "make lab: the lab of real servers is not built yet" >&2; exit 1
+lab: $(STAMP) ## drive every engine beside the reference for some minutes
+	@$(BIN)/pytest -q -n 2 -m lab $(ARGS)
 
 race: ## compare with other job queues (not built yet)
 	@echo "make race: the comparison with other job queues is not built yet" >&2; exit 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from headrace.engine.memory import MemoryEngine
 from headrace.engine.protocol import Engine
+from headrace.engine.sqlite import SqliteEngine
 from headrace.testing.machine import engine_machine
 
 MODERATE = settings(
@@ -24,10 +24,8 @@ MODERATE = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
-LARGE = settings(MODERATE, max_examples=3000, stateful_step_count=80)
-
-needs_lab = pytest.mark.skipif(
-    "HEADRACE_LAB" not in os.environ, reason="the large profile: set HEADRACE_LAB=1"
+LARGE = settings(
+    MODERATE, max_examples=int(os.environ.get("HEADRACE_LAB_RUNS", "3000")), stateful_step_count=80
 )
 
 
@@ -36,20 +34,10 @@ def memory(_: Path) -> Callable[[], Engine]:
 
 
 def sqlite(folder: Path) -> Callable[[], Engine]:
-    from headrace.engine.sqlite import SqliteEngine
-
     return lambda: SqliteEngine(Path(tempfile.mkdtemp(dir=folder)) / "jobs.db")
 
 
-ENGINES = [
-    memory,
-    pytest.param(
-        sqlite,
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("headrace.engine.sqlite") is None, reason="not built"
-        ),
-    ),
-]
+ENGINES = [memory, sqlite]
 
 
 @pytest.mark.timeout(600)  # shrinking a failure takes its time
@@ -61,7 +49,6 @@ def test_engine_does_what_the_reference_does(
 
 
 @pytest.mark.lab
-@needs_lab
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("make", ENGINES)
 def test_engine_does_what_the_reference_does_for_long(
