@@ -91,7 +91,6 @@ class Store:
 
 _CACHED_STATEMENTS = 300
 _CACHE_KIB = 65_536
-_CHECKPOINT_PAGES = 4000
 
 
 def open_store(location: Location) -> Store:
@@ -124,5 +123,4 @@ def set_up(store: Store, location: Location) -> None:
         )
     store.execute(f"PRAGMA synchronous = {location.synchronous}")
     store.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    store.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
     store.execute("PRAGMA temp_store = memory")
