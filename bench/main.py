@@ -18,6 +18,7 @@ import apsw
 import backlog
 import latency
 import throughput
+import uvloop
 from figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -38,8 +39,9 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
         console.status("starting") as status,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,  # as a worker does
     ):
-        found = asyncio.run(_run(chosen, Path(folder), lambda text: status.update(text)))
+        found = runner.run(_run(chosen, Path(folder), lambda text: status.update(text)))
     print(_machine())
     Console(width=120).print(_table(found))
     print(
@@ -67,7 +69,7 @@ def _machine() -> str:
     return (
         f"headrace {headrace.__version__}, Python {platform.python_version()},"
         f" SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()}),"
-        f" {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+        f" uvloop {uvloop.__version__}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
     )
 
 
