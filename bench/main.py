@@ -69,7 +69,8 @@ def _machine() -> str:
     return (
         f"headrace {headrace.__version__}, Python {platform.python_version()},"
         f" SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()}),"
-        f" uvloop {uvloop.__version__}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+        f" uvloop {uvloop.__version__}, {os.cpu_count()} cores,"
+        f" {platform.system()} {platform.release()}"
     )
 
 
