@@ -6,13 +6,14 @@ interrupted one is simply started again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from headrace.core.change import Applied, Change
 from headrace.core.model import Filter, Job
+from headrace.engine.protocol import Engine
 
 if TYPE_CHECKING:
     from headrace.app.app import App
@@ -32,13 +33,20 @@ class Tally(Struct, frozen=True):
 
 async def count(app: App, wanted: Filter) -> int:
     """How many jobs the filter means."""
-    engine = await app.engine()
-    found, cursor = 0, None
+    found = 0
+    async for jobs in pages(await app.engine(), wanted):
+        found += len(jobs)
+    return found
+
+
+async def pages(engine: Engine, wanted: Filter) -> AsyncIterator[tuple[Job, ...]]:
+    """All jobs that the filter means, newest first, by the page."""
+    cursor = None
     while True:
         page = await engine.find(wanted, cursor, PAGE)
-        found += len(page.jobs)
+        yield page.jobs
         if page.cursor is None:
-            return found
+            return
         cursor = page.cursor
 
 
@@ -51,15 +59,11 @@ async def act(
     """Changes all jobs that the filter means."""
     engine = await app.engine()
     changed = refused = 0
-    cursor = None
-    while True:
-        page = await engine.find(wanted, cursor, PAGE)
+    async for jobs in pages(engine, wanted):
         now = app.clock.now()
-        answers = await engine.apply([decide(job, now) for job in page.jobs]) if page.jobs else []
+        answers = await engine.apply([decide(job, now) for job in jobs]) if jobs else []
         done = sum(isinstance(answer, Applied) for answer in answers)
         changed, refused = changed + done, refused + len(answers) - done
         if progress is not None and answers:
             progress(len(answers))
-        if page.cursor is None:
-            return Tally(changed, refused)
-        cursor = page.cursor
+    return Tally(changed, refused)

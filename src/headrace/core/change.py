@@ -29,8 +29,6 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
     """Whether a cancel must, or must not, have been asked for meanwhile."""
     lapsed_at: int | None = None
     """The lease must have run out by this time."""
-    waits: bool = False
-    """The job must be waiting for its first try."""
     expired_at: int | None = None
     """The time by which the job had to start or end must have come by this time."""
     detached: bool | None = None
@@ -45,7 +43,6 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
                 self.lapsed_at is None
                 or (job.lease_until is not None and job.lease_until <= self.lapsed_at)
             )
-            and (not self.waits or job.tries == 0)
             and (
                 self.expired_at is None
                 or (job.expires_at is not None and job.expires_at <= self.expired_at)

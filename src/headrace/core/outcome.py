@@ -229,12 +229,17 @@ def _lost(job: Job, contended: bool, now: int, chance: float, settings: QueueSet
     error = _error(
         job, Problem("LeaseLost", f"worker {job.worker} stopped renewing its lease"), now
     )
-    if contended and job.key and job.key.on_lost is OnLost.FAIL_STALE:
+    if contended and supersedable(job):
         return _kept(Write(event=EventType.STALE, at=now, error=error, takeover=True), settings)
     if job.tries >= job.max_tries:
         return msgspec.structs.replace(_exhausted(error, now, settings), takeover=True)
     # Its due time stays as it was: it has waited its turn already.
     return Write(event=EventType.RETRY, at=now, error=error, takeover=True)
+
+
+def supersedable(job: Job) -> bool:
+    """Whether a job that lost its lease gives way to one of its key that is waiting."""
+    return job.key is not None and job.key.on_lost is OnLost.FAIL_STALE
 
 
 def _exhausted(error: TryError, now: int, settings: QueueSettings) -> Write:

@@ -93,8 +93,6 @@ SATISFIES = frozenset({State.COMPLETED})
 FIRST = frozenset({State.PENDING, State.BLOCKED})
 """States a job is created in: blocked while a parent has not completed."""
 
-ALL = frozenset(State)
-
 
 def _transitions() -> dict[tuple[State | None, EventType], State]:
     s, e = State, EventType

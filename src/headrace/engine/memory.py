@@ -30,7 +30,7 @@ from headrace.core.model import (
 )
 from headrace.core.queue import DEFAULTS, QueueSettings, decode
 from headrace.core.search import matches, parse_cursor
-from headrace.core.states import FINAL, WAITING, EventType, State
+from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.bells import BellHub, HubBell
 from headrace.engine.ledger import Ledger
 from headrace.engine.protocol import (
@@ -61,7 +61,6 @@ class MemoryRecords:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.events: list[Event] = []
-        self.pruned_to = 0
         self.seq = 0
         self.errors: dict[str, list[TryError]] = {}
         self.logs: dict[str, list[LogEntry]] = {}
@@ -135,8 +134,11 @@ class MemoryRecords:
 
     def record(self, entry: Happening) -> None:
         if self._undo is not None:
-            self._undo.append(lambda: void(self.events.pop()))
+            self._undo.append(self._unrecord)
         self.events.append(entry.event())
+
+    def _unrecord(self) -> None:
+        self.events.pop()
 
     def add_error(self, job: Job, error: TryError) -> None:
         self.errors.setdefault(job.id, []).append(error)
@@ -307,10 +309,6 @@ class MemoryRecords:
     def commit(self) -> None:
         """What was done so far can no longer be taken back."""
         self._undo = None
-
-
-def void(_: object) -> None:
-    """Drops a value where a callback must return nothing."""
 
 
 def _assign(
@@ -486,7 +484,7 @@ class MemoryEngine:
                 for event in records.events
                 if event.seq > after and job_id in (None, event.job_id)
             ][:limit]
-            return [_entry(event, records.jobs.get(event.job_id)) for event in wanted]
+            return [Entry.of(event, records.jobs.get(event.job_id)) for event in wanted]
 
     async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
         with self._lock:
@@ -528,9 +526,3 @@ class MemoryEngine:
 
 def _ended(job: Job | None) -> bool:
     return job is None or job.state in FINAL
-
-
-def _entry(event: Event, job: Job | None) -> Entry:
-    payload = job.spec.payload if job and event.event is EventType.CREATED else None
-    result = job.result if job and event.event is EventType.COMPLETED else None
-    return Entry(event, payload, result)

@@ -31,6 +31,7 @@ from headrace.core.model import (
     TryError,
 )
 from headrace.core.retention import Cutoff
+from headrace.core.states import EventType
 
 
 class Entry(Struct, frozen=True):
@@ -40,6 +41,13 @@ class Entry(Struct, frozen=True):
     event: Event
     payload: msgspec.Raw | None = None
     result: msgspec.Raw | None = None
+
+    @classmethod
+    def of(cls, event: Event, job: Job | None) -> Entry:
+        """The entry of an event; `job` is None where it is gone."""
+        payload = job.spec.payload if job and event.event is EventType.CREATED else None
+        result = job.result if job and event.event is EventType.COMPLETED else None
+        return cls(event, payload, result)
 
 
 class Details(Struct, frozen=True):

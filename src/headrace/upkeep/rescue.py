@@ -8,7 +8,7 @@ from collections.abc import Callable
 from headrace.core.actions import lapses
 from headrace.core.change import Applied, Change
 from headrace.core.model import Filter, Job
-from headrace.core.outcome import Lost, settle
+from headrace.core.outcome import Lost, settle, supersedable
 from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.engine.protocol import Engine
@@ -44,7 +44,7 @@ async def rescue(
 
 
 async def _contended(engine: Engine, job: Job) -> bool:
-    if job.key is None:
+    if job.key is None or not supersedable(job):
         return False
     status = await engine.key(job.service, job.key.hash)
     return status is not None and status.queued > 0

@@ -22,7 +22,7 @@ from headrace.engine.sqlite.store import Store, Value, seqs
 
 
 class _Rest(Struct, frozen=True, omit_defaults=True):
-    """The fields that most entries do not have."""
+    """The fields of an event that most entries do not have."""
 
     error: str | None = None
     reason: str | None = None
@@ -32,6 +32,9 @@ class _Rest(Struct, frozen=True, omit_defaults=True):
     run_at: int | None = None
     slot: Slot | None = None
     policy: Policy | None = None
+
+
+_NOTHING_MORE = _Rest()
 
 
 class _Head(Struct, frozen=True):
@@ -103,16 +106,7 @@ def _plain(entry: Happening) -> bool:
 
 def _rest(entry: Happening) -> _Rest:
     event = entry.event()
-    return _Rest(
-        event.error,
-        event.reason,
-        event.progress,
-        event.logs,
-        event.deadline,
-        event.run_at,
-        event.slot,
-        event.policy,
-    )
+    return _Rest(*(getattr(event, name) for name in _Rest.__struct_fields__))
 
 
 def grave_row(job: Job) -> tuple[Value, ...]:
@@ -134,7 +128,6 @@ def events(store: Store, sql: str, values: Sequence[Value]) -> list[Event]:
 
 
 def _event(row: _Row, head: _Head) -> Event:
-    rest = row.rest or _Rest()
     return Event(
         seq=row.seq,
         at=row.at,
@@ -149,12 +142,5 @@ def _event(row: _Row, head: _Head) -> Event:
         max_tries=head.max_tries,
         context=head.context,
         worker=row.worker,
-        error=rest.error,
-        reason=rest.reason,
-        progress=rest.progress,
-        logs=rest.logs,
-        deadline=rest.deadline,
-        run_at=rest.run_at,
-        slot=rest.slot,
-        policy=rest.policy,
+        **msgspec.structs.asdict(row.rest or _NOTHING_MORE),
     )

@@ -8,7 +8,6 @@ from typing import cast
 import apsw
 import msgspec
 
-from headrace.core.event import Event
 from headrace.core.model import (
     MAX_LOGS,
     Counted,
@@ -146,16 +145,10 @@ def journal(store: Store, after: int, limit: int, job_id: str | None) -> list[En
         found = events(store, statement("journal_of"), (job_id, after, limit))
     told = {event.job_id for event in found if event.event in _TELLS}
     jobs = jobs_by_id(store, list(told))
-    return [_entry(event, jobs.get(event.job_id)) for event in found]
+    return [Entry.of(event, jobs.get(event.job_id)) for event in found]
 
 
 _TELLS = frozenset({EventType.CREATED, EventType.COMPLETED})
-
-
-def _entry(event: Event, job: Job | None) -> Entry:
-    payload = job.spec.payload if job and event.event is EventType.CREATED else None
-    result = job.result if job and event.event is EventType.COMPLETED else None
-    return Entry(event, payload, result)
 
 
 def documents(store: Store, kind: str, now: int) -> list[Document]:
