@@ -1,0 +1,396 @@
+"""A connection to NATS that lasts: it finds a server again for as long as it is not closed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+from headrace.core.errors import InvalidValue
+from headrace.engine.nats.wire.errors import (
+    AuthRefused,
+    Closed,
+    Congested,
+    Disconnected,
+    PayloadTooLarge,
+    PermissionDenied,
+    ProtocolError,
+    TimedOut,
+    Unreachable,
+    WireError,
+    shown,
+)
+from headrace.engine.nats.wire.link import Link
+from headrace.engine.nats.wire.mux import Collections, Message, Requests, Until
+from headrace.engine.nats.wire.options import Address, Options
+from headrace.engine.nats.wire.parser import Callback
+from headrace.engine.nats.wire.servers import Servers
+
+T = TypeVar("T")
+
+LINGER = 5.0
+"""Seconds for which a server that is about to stop may still answer."""
+
+
+class Party(Protocol):
+    """Who takes part in the fate of a connection."""
+
+    def up(self) -> None:
+        """There is a new link."""
+        ...
+
+    def down(self, error: Callable[[], WireError]) -> None:
+        """The link is lost."""
+        ...
+
+    def denied(self, subject: bytes, error: Callable[[], WireError]) -> None:
+        """The server refused a message to this subject."""
+        ...
+
+    def sweep(self) -> None:
+        """Called now and then to forget what is over."""
+        ...
+
+    def waiting(self) -> list[asyncio.Future[Any]]:
+        """What waits for an answer."""
+        ...
+
+
+class Subscription:
+    """The messages of a subject. A pinned one ends with its link; any other lives on."""
+
+    __slots__ = ("_connection", "callback", "ended", "queue", "sid", "subject")
+
+    def __init__(
+        self,
+        connection: Connection,
+        sid: bytes,
+        subject: bytes,
+        queue: bytes,
+        callback: Callback,
+        ended: Callable[[], None] | None,
+    ) -> None:
+        self._connection = connection
+        self.sid, self.subject, self.queue = sid, subject, queue
+        self.callback, self.ended = callback, ended
+
+    def close(self) -> None:
+        """No more messages from now on."""
+        self._connection.unsubscribe(self)
+
+
+class Connection:
+    """Publishes, subscribes and asks. Belongs to the event loop it was opened in."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        on_disconnect: Callable[[], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+        on_error: Callable[[WireError], None] | None = None,
+    ) -> None:
+        """Not connected yet: use `open`."""
+        self.server_info: dict[str, Any] = {}
+        self.max_payload = 1 << 20
+        self._options = options
+        self._on_disconnect, self._on_reconnect = on_disconnect, on_reconnect
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._closed = False
+        self._servers = Servers(options.servers)
+        self._max_buffered = options.max_buffered
+        self._sids = count(1)
+        self._subscriptions: dict[bytes, Subscription] = {}
+        self._parties: list[Party] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._root = options.inbox_prefix + b"." + secrets.token_hex(8).encode()
+        self._inboxes = count(1)
+        self._requests = Requests(self)
+        self._collections = Collections(self)
+        self._denied_inbox: WireError | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        options: Options,
+        *,
+        on_disconnect: Callable[[], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+        on_error: Callable[[WireError], None] | None = None,
+    ) -> Connection:
+        """Connects to the first server that lets us in; raises when none does."""
+        connection = cls(
+            options, on_disconnect=on_disconnect, on_reconnect=on_reconnect, on_error=on_error
+        )
+        try:
+            await connection._first()
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    # sending
+
+    def publish(
+        self, subject: bytes, payload: bytes = b"", reply: bytes = b"", headers: bytes = b""
+    ) -> None:
+        """Sends a message with the next turn of the loop; nobody says whether it arrived."""
+        link = self._link
+        if link is None:
+            raise self._absence()
+        if subject.split() != [subject]:
+            raise ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
+        if headers:
+            size = len(headers) + len(payload)
+            line = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+                subject, reply, len(headers), size, headers, payload,
+            )  # fmt: skip
+        else:
+            size = len(payload)
+            line = b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, size, payload)
+        if size > self.max_payload:
+            raise PayloadTooLarge(subject, size, self.max_payload)
+        if link.pending > self._max_buffered:
+            raise Congested(
+                f"{link.address} does not keep up: {link.pending:,} bytes wait to be sent; wait"
+                " for drained() before publishing more"
+            )
+        link.write(line)
+
+    def request(
+        self, subject: bytes, payload: bytes = b"", headers: bytes = b""
+    ) -> asyncio.Future[Message]:
+        """The first answer. There is no time limit; it fails when the connection is lost."""
+        return self._requests.ask(subject, payload, headers)
+
+    async def call(
+        self, subject: bytes, payload: bytes = b"", headers: bytes = b"", timeout: float = 5.0
+    ) -> Message:
+        """The first answer within the time given."""
+        return await _within(timeout, self.request(subject, payload, headers), subject)
+
+    async def collect(
+        self, subject: bytes, payload: bytes, until: Until, timeout: float = 5.0
+    ) -> list[Message]:
+        """All answers up to the one for which `until` is true, that one included."""
+        return await _within(timeout, self._collections.collect(subject, payload, until), subject)
+
+    async def flush(self, timeout: float = 5.0) -> None:
+        """Returns when the server has handled all that was sent before."""
+        if self._link is None:
+            raise self._absence()
+        await _within(timeout, self._link.ping(), b"PING")
+
+    async def drained(self) -> None:
+        """Waits while the server does not keep up."""
+        if self._link is not None:
+            await self._link.drained()
+
+    # receiving
+
+    def inbox(self) -> bytes:
+        """A fresh subject that nobody else uses."""
+        return self._root + b".%x" % next(self._inboxes)
+
+    def subscribe(
+        self,
+        subject: bytes,
+        callback: Callback,
+        queue: bytes = b"",
+        *,
+        pinned: Callable[[], None] | None = None,
+    ) -> Subscription:
+        """Calls back with each message of the subject until it is closed. With `pinned` it lasts
+        only as long as the present link does, and that is called at its end."""
+        if subject.split() != [subject] or len(queue.split()) > 1:
+            raise ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
+        sid = b"%d" % next(self._sids)
+        subscription = Subscription(self, sid, subject, queue, callback, pinned)
+        self._subscriptions[sid] = subscription
+        if self._link is not None:
+            self._link.subscribe(sid, subject, queue, callback)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription.sid, None)
+        if self._link is not None:
+            self._link.unsubscribe(subscription.sid)
+
+    def join(self, party: Party) -> None:
+        """Tells the party of what becomes of the connection."""
+        self._parties.append(party)
+
+    def leave(self, party: Party) -> None:
+        self._parties.remove(party)
+
+    # connecting
+
+    async def _first(self) -> None:
+        errors: list[WireError] = []
+        for address in self._servers.round():
+            try:
+                link = await Link.open(address, self._options, self, self._opened)
+                await _within(self._options.connect_timeout, link.ping(), b"PING")
+            except WireError as error:
+                errors.append(error)
+                continue
+            if self._denied_inbox:
+                raise self._denied_inbox
+            self._sweep()
+            return
+        refusals = [error for error in errors if not isinstance(error, Unreachable)]
+        if refusals:
+            raise refusals[0]
+        raise Unreachable("; ".join(map(str, errors)) + "; start a server there or mend the URL")
+
+    def _opened(self, link: Link) -> None:
+        """The link takes over, before anything else that came on it is handled."""
+        self._take_over(link)
+        for one in self._subscriptions.values():
+            link.subscribe(one.sid, one.subject, one.queue, one.callback)
+        for party in list(self._parties):
+            party.up()
+
+    def _take_over(self, link: Link) -> None:
+        self._link = link
+        self.informed(link)
+
+    async def _reconnect(self, last: Address) -> None:
+        """Tries every server in turn, with growing pauses, until one lets us in."""
+        wait = self._options.reconnect_wait
+        while not self._closed:
+            await asyncio.sleep(wait * random.random())
+            for address in self._servers.round(last):
+                if await self._again(address):
+                    return
+            wait = min(wait * 2, self._options.reconnect_wait_max)
+
+    async def _again(self, address: Address) -> bool:
+        try:
+            await Link.open(address, self._options, self, self._opened)
+        except AuthRefused as error:
+            self._report(error)
+        except InvalidValue as error:
+            self._report(AuthRefused(str(error)))
+        except WireError:
+            pass
+        else:
+            self._hook(self._on_reconnect)
+            return True
+        return False
+
+    def _sweep(self) -> None:
+        for party in self._parties:
+            party.sweep()
+        self._sweeper = self._loop.call_later(self._options.ping_interval, self._sweep)
+
+    # what links tell
+
+    def informed(self, link: Link) -> None:
+        if link is not self._link:
+            return
+        info = link.info
+        self.server_info = info
+        self.max_payload = int(info.get("max_payload", 1 << 20))
+        self._servers.learn(info.get("connect_urls") or (), link.address)
+
+    def refused(self, link: Link, text: str) -> None:
+        denial = _denial(text)
+        if denial is None:
+            return
+        subject, action = denial
+        error = PermissionDenied(subject, action)
+        if action == "subscribe" and subject == self._requests.inbox:
+            self._denied_inbox = error
+        if action == "publish":
+            for party in list(self._parties):
+                party.denied(subject, lambda: PermissionDenied(subject, action))
+        self._report(error)
+
+    def lost(self, link: Link, error: WireError) -> None:
+        if link is not self._link:
+            return
+        self._link = None
+        if isinstance(error, AuthRefused):
+            self._report(error)
+        text = str(error)
+        for party in list(self._parties):
+            party.down(lambda: Closed(text) if self._closed else Disconnected(text))
+        self._unpin()
+        if not self._closed:
+            self._spawn(self._reconnect(link.address))
+            self._hook(self._on_disconnect)
+
+    def fault(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "a callback of a NATS subscription raised", "exception": error}
+        )
+
+    def _unpin(self) -> None:
+        """Ends the subscriptions that belonged to the link that is gone."""
+        for one in [one for one in self._subscriptions.values() if one.ended]:
+            del self._subscriptions[one.sid]
+            self._hook(one.ended)
+
+    # the end
+
+    async def close(self) -> None:
+        """Sends what waits and hangs up for good; what waits for an answer fails."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._link is not None:
+            await self._link.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _absence(self) -> Disconnected:
+        if self._closed:
+            return Closed("the connection is closed; open another one")
+        return Disconnected("there is no connection now; it is being looked for")
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _report(self, error: WireError) -> None:
+        if self._on_error is not None:
+            on_error = self._on_error
+            self._hook(lambda: on_error(error))
+
+    def _hook(self, hook: Callable[[], None] | None) -> None:
+        if hook is None:
+            return
+        try:
+            hook()
+        except Exception as error:
+            self.fault(error)
+
+
+async def _within(timeout: float, future: asyncio.Future[T], subject: bytes) -> T:
+    try:
+        async with asyncio.timeout(timeout):
+            return await future
+    except TimeoutError:
+        raise TimedOut(f"{shown(subject)}: no answer in {timeout:g} s") from None
+
+
+def _denial(text: str) -> tuple[bytes, str] | None:
+    """The subject and what was tried there, of a permissions violation."""
+    if not text.lower().startswith("permissions violation for "):
+        return None
+    what, _, rest = text[26:].partition('"')
+    subject = rest.rpartition('"')[0] or rest
+    return subject.encode(), "subscribe" if what.lower().startswith("subscri") else "publish"
