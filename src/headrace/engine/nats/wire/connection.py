@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from headrace.core.errors import InvalidValue
 from headrace.engine.nats.wire.errors import (
@@ -28,58 +29,15 @@ from headrace.engine.nats.wire.mux import Collections, Message, Requests, Until
 from headrace.engine.nats.wire.options import Address, Options
 from headrace.engine.nats.wire.parser import Callback
 from headrace.engine.nats.wire.servers import Servers
+from headrace.engine.nats.wire.subscription import Party, Subscription
 
 T = TypeVar("T")
 
+Locate = Callable[[], Awaitable[Sequence[Address]]]
+"""Says where the servers are now."""
+
 LINGER = 5.0
 """Seconds for which a server that is about to stop may still answer."""
-
-
-class Party(Protocol):
-    """Who takes part in the fate of a connection."""
-
-    def up(self) -> None:
-        """There is a new link."""
-        ...
-
-    def down(self, error: Callable[[], WireError]) -> None:
-        """The link is lost."""
-        ...
-
-    def denied(self, subject: bytes, error: Callable[[], WireError]) -> None:
-        """The server refused a message to this subject."""
-        ...
-
-    def sweep(self) -> None:
-        """Called now and then to forget what is over."""
-        ...
-
-    def waiting(self) -> list[asyncio.Future[Any]]:
-        """What waits for an answer."""
-        ...
-
-
-class Subscription:
-    """The messages of a subject. A pinned one ends with its link; any other lives on."""
-
-    __slots__ = ("_connection", "callback", "ended", "queue", "sid", "subject")
-
-    def __init__(
-        self,
-        connection: Connection,
-        sid: bytes,
-        subject: bytes,
-        queue: bytes,
-        callback: Callback,
-        ended: Callable[[], None] | None,
-    ) -> None:
-        self._connection = connection
-        self.sid, self.subject, self.queue = sid, subject, queue
-        self.callback, self.ended = callback, ended
-
-    def close(self) -> None:
-        """No more messages from now on."""
-        self._connection.unsubscribe(self)
 
 
 class Connection:
@@ -92,15 +50,17 @@ class Connection:
         on_disconnect: Callable[[], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
         on_error: Callable[[WireError], None] | None = None,
+        locate: Locate | None = None,
     ) -> None:
         """Not connected yet: use `open`."""
         self.server_info: dict[str, Any] = {}
         self.max_payload = 1 << 20
         self._options = options
         self._on_disconnect, self._on_reconnect = on_disconnect, on_reconnect
-        self._on_error = on_error
+        self._on_error, self._locate = on_error, locate
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
+        self._leaving: Link | None = None
         self._closed = False
         self._servers = Servers(options.servers)
         self._max_buffered = options.max_buffered
@@ -123,10 +83,16 @@ class Connection:
         on_disconnect: Callable[[], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
         on_error: Callable[[WireError], None] | None = None,
+        locate: Locate | None = None,
     ) -> Connection:
-        """Connects to the first server that lets us in; raises when none does."""
+        """Connects to the first server that lets us in; raises when none does. `locate` is asked
+        for the servers whenever the connection was lost, if those named may have moved."""
         connection = cls(
-            options, on_disconnect=on_disconnect, on_reconnect=on_reconnect, on_error=on_error
+            options,
+            on_disconnect=on_disconnect,
+            on_reconnect=on_reconnect,
+            on_error=on_error,
+            locate=locate,
         )
         try:
             await connection._first()
@@ -209,29 +175,32 @@ class Connection:
         queue: bytes = b"",
         *,
         pinned: Callable[[], None] | None = None,
+        lingers: bool = False,
     ) -> Subscription:
-        """Calls back with each message of the subject until it is closed. With `pinned` it lasts
-        only as long as the present link does, and that is called at its end."""
+        """Calls back with each message of the subject until it is closed, over reconnects."""
         if subject.split() != [subject] or len(queue.split()) > 1:
             raise ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
         sid = b"%d" % next(self._sids)
-        subscription = Subscription(self, sid, subject, queue, callback, pinned)
+        subscription = Subscription(
+            sid, subject, queue, callback, self._unsubscribe, pinned=pinned, lingers=lingers
+        )
         self._subscriptions[sid] = subscription
         if self._link is not None:
             self._link.subscribe(sid, subject, queue, callback)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def _unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.sid, None)
         if self._link is not None:
             self._link.unsubscribe(subscription.sid)
 
     def join(self, party: Party) -> None:
-        """Tells the party of what becomes of the connection."""
+        """Tells the party from now on what becomes of the connection."""
         self._parties.append(party)
 
     def leave(self, party: Party) -> None:
-        self._parties.remove(party)
+        if party in self._parties:
+            self._parties.remove(party)
 
     # connecting
 
@@ -255,25 +224,36 @@ class Connection:
 
     def _opened(self, link: Link) -> None:
         """The link takes over, before anything else that came on it is handled."""
-        self._take_over(link)
-        for one in self._subscriptions.values():
-            link.subscribe(one.sid, one.subject, one.queue, one.callback)
-        for party in list(self._parties):
-            party.up()
-
-    def _take_over(self, link: Link) -> None:
+        if self._closed:
+            return
         self._link = link
         self.informed(link)
+        for one in self._subscriptions.values():
+            link.subscribe(one.sid, one.subject, one.queue, one.callback)
+        self._tell_up()
+
+    def _tell_up(self) -> None:
+        for party in list(self._parties):
+            party.up()
 
     async def _reconnect(self, last: Address) -> None:
         """Tries every server in turn, with growing pauses, until one lets us in."""
         wait = self._options.reconnect_wait
         while not self._closed:
             await asyncio.sleep(wait * random.random())
+            await self._relocate()
             for address in self._servers.round(last):
                 if await self._again(address):
                     return
             wait = min(wait * 2, self._options.reconnect_wait_max)
+
+    async def _relocate(self) -> None:
+        if self._locate is None:
+            return
+        try:
+            self._servers.name(await self._locate())
+        except Exception as error:
+            self._report(Unreachable(f"the server cannot be found: {error}"))
 
     async def _again(self, address: Address) -> bool:
         try:
@@ -285,9 +265,73 @@ class Connection:
         except WireError:
             pass
         else:
-            self._hook(self._on_reconnect)
+            if self.connected:
+                self._hook(self._on_reconnect)
             return True
         return False
+
+    # moving to another server while this one is about to stop
+
+    async def _move(self, old: Link) -> None:
+        for address in self._servers.round(old.address):
+            if (address.host, address.port) == (old.address.host, old.address.port):
+                continue
+            with suppress(WireError, InvalidValue):
+                new = await Link.open(address, self._options, self, lambda link: None)
+                try:
+                    await self._prepare(new)
+                    if self._link is old:
+                        self._swap(old, new)
+                        return
+                finally:
+                    if self._link is not new:
+                        new.abort(Closed(f"{address}: not needed"))
+            if self._link is not old:
+                return
+
+    async def _prepare(self, new: Link) -> None:
+        """Subscribes on the new link, whose messages are dropped as long as the old one is used."""
+        for one in self._carried():
+            new.subscribe(one.sid, one.subject, one.queue, None)
+        await _within(self._options.connect_timeout, new.ping(), b"PING")
+
+    def _swap(self, old: Link, new: Link) -> None:
+        """From here on everything goes over the new link; the old one only brings answers."""
+        self._link = new
+        self.informed(new)
+        for one in self._carried():
+            new.attach(one.sid, one.subject, one.queue, one.callback)
+            if not one.lingers:
+                old.unsubscribe(one.sid)
+        pinned = [one for one in self._subscriptions.values() if one.pinned]
+        waiting = [future for party in self._parties for future in party.waiting()]
+        for one in pinned:
+            del self._subscriptions[one.sid]
+        self._tell_up()
+        self._spawn(self._retire(old, waiting, pinned))
+
+    async def _retire(
+        self, old: Link, waiting: list[asyncio.Future[Any]], pinned: list[Subscription]
+    ) -> None:
+        """Leaves the old link once it has answered, or when it takes too long."""
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=LINGER)
+            for one in pinned:
+                old.unsubscribe(one.sid)
+            with suppress(WireError):
+                await _within(1, old.ping(), b"PING")
+            await old.close()
+        finally:
+            old.abort(Closed(f"{old.address}: left"))
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(Disconnected(f"{old.address}: stopped before it answered"))
+            for one in pinned:
+                self._hook(one.pinned)
+
+    def _carried(self) -> list[Subscription]:
+        return [one for one in self._subscriptions.values() if not one.pinned]
 
     def _sweep(self) -> None:
         for party in self._parties:
@@ -303,6 +347,9 @@ class Connection:
         self.server_info = info
         self.max_payload = int(info.get("max_payload", 1 << 20))
         self._servers.learn(info.get("connect_urls") or (), link.address)
+        if info.get("ldm") and link is not self._leaving:
+            self._leaving = link
+            self._spawn(self._move(link))
 
     def refused(self, link: Link, text: str) -> None:
         denial = _denial(text)
@@ -338,9 +385,9 @@ class Connection:
 
     def _unpin(self) -> None:
         """Ends the subscriptions that belonged to the link that is gone."""
-        for one in [one for one in self._subscriptions.values() if one.ended]:
+        for one in [one for one in self._subscriptions.values() if one.pinned]:
             del self._subscriptions[one.sid]
-            self._hook(one.ended)
+            self._hook(one.pinned)
 
     # the end
 
@@ -360,7 +407,7 @@ class Connection:
             return Closed("the connection is closed; open another one")
         return Disconnected("there is no connection now; it is being looked for")
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -61,6 +61,7 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = Parser(self._control, owner.fault)
         self._callbacks = self._parser.callbacks
+        self._subscribed: set[bytes] = set()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._scheduled = self._paused = self._heard = self._live = False
@@ -169,16 +170,21 @@ class Link(asyncio.Protocol):
         self, sid: bytes, subject: bytes, queue: bytes, callback: Callback | None
     ) -> None:
         """Asks for the messages of a subject; without a callback they are dropped for now."""
+        self._subscribed.add(sid)
         if callback is not None:
             self._callbacks[sid] = callback
         self.write(b"SUB %b %b %b\r\n" % (subject, queue, sid))
 
-    def attach(self, sid: bytes, callback: Callback) -> None:
-        """From now on the messages of this subscription are delivered."""
+    def attach(self, sid: bytes, subject: bytes, queue: bytes, callback: Callback) -> None:
+        """Delivers the messages of a subject from now on, whether it was subscribed to or not."""
         self._callbacks[sid] = callback
+        if sid not in self._subscribed:
+            self.subscribe(sid, subject, queue, callback)
 
     def unsubscribe(self, sid: bytes) -> None:
-        if self._callbacks.pop(sid, None) is not None:
+        self._callbacks.pop(sid, None)
+        if sid in self._subscribed:
+            self._subscribed.discard(sid)
             self.write(b"UNSUB %b\r\n" % sid)
 
     def ping(self) -> asyncio.Future[None]:

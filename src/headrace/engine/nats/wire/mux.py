@@ -36,7 +36,7 @@ class Mux(ABC, Generic[T]):
         self._tokens = count(1)
         self._waiting: dict[bytes, tuple[asyncio.Future[T], bytes]] = {}
         self.inbox = self._prefix + b"*"
-        connection.subscribe(self.inbox, self._answered)
+        connection.subscribe(self.inbox, self._answered, lingers=True)
         connection.join(self)
 
     def ask(self, subject: bytes, payload: bytes = b"", headers: bytes = b"") -> asyncio.Future[T]:

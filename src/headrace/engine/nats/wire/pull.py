@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.engine.nats.wire.connection import Connection, Subscription
+from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import ProtocolError, WireError
 from headrace.engine.nats.wire.headers import status, value
+from headrace.engine.nats.wire.subscription import Subscription
 
 Deliver = Callable[[bytes, bytes, bytes | None, bytes], None]
 """`deliver(subject, ack_reply, headers, payload)`."""
@@ -48,6 +49,7 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._asks: dict[bytes, _Ask] = {}
         self._number = 0
+        self._closed = False
         self._unplaced = 0
         self._inbox = b""
         self._subscription: Subscription | None = None
@@ -75,6 +77,7 @@ class Puller:
 
     def close(self) -> None:
         """No more messages; what is delivered already may still be acknowledged."""
+        self._closed = True
         self._connection.leave(self)
         if self._subscription is not None:
             self._subscription.close()
@@ -96,6 +99,8 @@ class Puller:
     def _received(
         self, subject: bytes, reply: bytes | None, headers: bytes | None, payload: bytes
     ) -> None:
+        if self._closed:
+            return
         if reply is not None:
             self.outstanding -= 1
             self._unplaced += 1
@@ -156,6 +161,8 @@ class Puller:
 
     def _ended(self, inbox: bytes) -> None:
         """An inbox has gone with its link."""
+        if self._closed:
+            return
         self._place()
         for reply in [reply for reply, ask in self._asks.items() if ask.inbox == inbox]:
             del self._asks[reply]

@@ -16,14 +16,15 @@ class Servers:
         self._named = tuple(named)
         self._learnt: tuple[Address, ...] = ()
 
+    def name(self, named: Iterable[Address]) -> None:
+        """Replaces those named by the user."""
+        self._named = tuple(named)
+
     def learn(self, urls: Iterable[str], via: Address) -> None:
         """Takes over what a server says of its cluster. A bare IP address is checked for the name
         that its neighbour has, as its certificate has no other."""
         found = (address(url) for url in urls)
         self._learnt = tuple(_named_after(one, via) for one in found if one is not None)
-
-    def others(self, than: Address) -> list[Address]:
-        return [one for one in self._all() if (one.host, one.port) != (than.host, than.port)]
 
     def round(self, last: Address | None = None) -> list[Address]:
         """Every server once; the one that was just lost at the end."""
