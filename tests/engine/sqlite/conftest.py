@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
-    engine = SqliteEngine(path)
+    engine = SqliteEngine(path, direct=False)
     await engine.open()
     yield engine
     await engine.close()

@@ -187,7 +187,7 @@ class Batches:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_batch_answers_as_if_each_had_been_alone(path: Path, seed: int) -> None:
-    engine = SqliteEngine(path, synchronous="normal")
+    engine = SqliteEngine(path, synchronous="normal", direct=False)
     await engine.open()
     batches = Batches(engine, Random(seed))
     for _ in range(40):

@@ -34,7 +34,7 @@ class SqliteEngine:
     `where` is a path or a URL: `sqlite:jobs.db`, `sqlite:///var/lib/jobs.db?synchronous=normal`.
     `synchronous="full"` keeps every answered write through a loss of power; `"normal"` may lose
     the last ones. `busy_timeout` is how many seconds to wait while another program holds the
-    write lock.
+    write lock. `direct=False` never commits in the caller's event loop, however quick commits are.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class SqliteEngine:
         *,
         synchronous: str | None = None,
         busy_timeout: float | None = None,
+        direct: bool | None = None,
     ) -> None:
-        self._home = Home(locate(where, synchronous, busy_timeout))
+        self._home = Home(locate(where, synchronous, busy_timeout, direct))
         self._owns = True
 
     @property
@@ -57,8 +58,9 @@ class SqliteEngine:
 
     @property
     def fault(self) -> Fault | None:
-        """A test's hook into the commit, called in the writer's thread at `begin`,
-        `before_commit` and `after_commit`. Raising there is a crash at that point."""
+        """A test's hook into the commit, called in the thread that commits at `begin`,
+        `before_commit` and `after_commit`. Raising there is a crash at that point; one that waits
+        needs an engine with `direct=False`."""
         return self._home.fault
 
     @fault.setter
@@ -83,32 +85,38 @@ class SqliteEngine:
 
     # Writing
 
-    async def _ledger(self, work: Callable[[Ledger], T], wanted: Wanted | None = None) -> T:
+    async def _ledger(
+        self, work: Callable[[Ledger], T], wanted: Wanted | None = None, size: int = 1
+    ) -> T:
         def run(records: SqlRecords) -> T:
             ledger = Ledger(records)
             answer = work(ledger)
             records.topics |= ledger.topics
             return answer
 
-        return await self._home.session().writer.ask(run, wanted)
+        return await self._home.session().writer.ask(run, wanted, size)
 
     async def insert(
         self, groups: Sequence[Sequence[NewJob]], now: int
     ) -> list[tuple[Verdict, ...]]:
         wanted = Wanted().insert(groups)
         return await self._ledger(
-            lambda ledger: [ledger.insert(group, now) for group in groups], wanted
+            lambda ledger: [ledger.insert(group, now) for group in groups],
+            wanted,
+            sum(map(len, groups)),
         )
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        return await self._ledger(lambda ledger: ledger.claim(request))
+        return await self._ledger(lambda ledger: ledger.claim(request), size=request.limit)
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         wanted = Wanted().apply(change.job for change in changes)
-        return await self._ledger(lambda ledger: ledger.apply_all(changes), wanted)
+        return await self._ledger(lambda ledger: ledger.apply_all(changes), wanted, len(changes))
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
-        return await self._home.session().writer.ask(lambda records: records.renew(leases, until))
+        return await self._home.session().writer.ask(
+            lambda records: records.renew(leases, until), size=len(leases)
+        )
 
     async def prune(self, order: Prune) -> int:
         def run(records: SqlRecords) -> int:
@@ -117,7 +125,7 @@ class SqliteEngine:
             records.topics |= ledger.topics
             return gone
 
-        return await self._home.session().writer.ask(run)
+        return await self._home.session().writer.ask(run, size=order.limit)
 
     async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
         def run(records: SqlRecords) -> list[Document | None]:

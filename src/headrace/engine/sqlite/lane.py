@@ -1,4 +1,4 @@
-"""A lane: a thread that is asked for things by any event loop and answers in batches."""
+"""A lane: does what event loops ask of it, by the batch and one batch at a time."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ _MOST = 1000
 
 
 class Ask(Generic[Subject]):
-    """One thing to do on `Subject`, and the future that waits for the answer."""
+    """One thing to do on `Subject`, and the future that waits for the answer. `size` is how many
+    jobs it is about."""
 
-    __slots__ = ("future", "loop", "wanted", "work")
+    __slots__ = ("future", "loop", "size", "wanted", "work")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         work: Callable[[Subject], Any],
         wanted: Wanted | None,
+        size: int,
     ) -> None:
-        self.loop, self.work, self.wanted = loop, work, wanted
+        self.loop, self.work, self.wanted, self.size = loop, work, wanted, size
         self.future: asyncio.Future[Any] = loop.create_future()
+
+
+_Answers = list[tuple[asyncio.Future[Any], object, BaseException | None]]
 
 
 class Answers:
     """Answers on their way: each event loop is woken once for all of its own."""
 
     def __init__(self) -> None:
-        self._by_loop: defaultdict[
-            asyncio.AbstractEventLoop,
-            list[tuple[asyncio.Future[Any], object, BaseException | None]],
-        ] = defaultdict(list)
+        self._by_loop: defaultdict[asyncio.AbstractEventLoop, _Answers] = defaultdict(list)
 
     def add(self, ask: Ask[Any], answer: object, error: BaseException | None = None) -> None:
         self._by_loop[ask.loop].append((ask.future, answer, error))
@@ -53,12 +55,23 @@ class Answers:
             self.add(ask, None, error)
 
     def send(self) -> None:
+        here = _loop_of_this_thread()
         for loop, answers in self._by_loop.items():
+            if loop is here:
+                _settle(answers)
+                continue
             with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, answers)
 
 
-def _settle(answers: list[tuple[asyncio.Future[Any], object, BaseException | None]]) -> None:
+def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _settle(answers: _Answers) -> None:
     for future, answer, error in answers:
         if future.done():
             continue
@@ -69,52 +82,98 @@ def _settle(answers: list[tuple[asyncio.Future[Any], object, BaseException | Non
 
 
 class Lane(Generic[Subject]):
-    """Runs `serve` in its own thread with whatever was asked since it last did.
+    """Runs `serve` with what was asked since it last did: in a thread of its own, or right in the
+    event loop that asked, where nothing else is being served and `serve_here` takes the batch.
 
-    There is no delay to gather more: a batch is what piled up while the last one was served.
+    There is no delay to gather more: a batch is what was asked in one round of an event loop, or
+    what piled up while the last one was served.
     """
 
-    def __init__(self, name: str, serve: Callable[[list[Ask[Subject]]], None]) -> None:
-        self._name, self._serve = name, serve
-        self._queue: queue.SimpleQueue[Ask[Subject] | None] = queue.SimpleQueue()
+    def __init__(
+        self,
+        name: str,
+        serve: Callable[[list[Ask[Subject]]], None],
+        serve_here: Callable[[list[Ask[Subject]]], bool] | None = None,
+    ) -> None:
+        self._serve, self._serve_here = serve, serve_here
+        self._waiting: list[Ask[Subject]] = []
+        self._rounds: set[asyncio.AbstractEventLoop] = set()
+        """Event loops that hand over what they asked before their round ends."""
         self._lock = threading.Lock()
         self._open = True
+        self._serving = False
+        """Whether somebody serves, or the thread has been told to."""
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def ask(self, work: Callable[[Subject], T], wanted: Wanted | None = None) -> T:
+    async def ask(
+        self, work: Callable[[Subject], T], wanted: Wanted | None = None, size: int = 1
+    ) -> T:
         """Has `work` done in the lane."""
-        ask = Ask(asyncio.get_running_loop(), work, wanted)
+        loop = asyncio.get_running_loop()
+        ask = Ask(loop, work, wanted, size)
         with self._lock:
             if not self._open:
                 raise EngineUnavailable("the engine is closed; open it again")
-            self._queue.put(ask)
+            self._waiting.append(ask)
+            first = loop not in self._rounds
+            self._rounds.add(loop)
+        if first:
+            loop.call_soon(self._hand_over, loop)
         return await ask.future
 
     def stop(self) -> None:
         """Serves what was asked, then ends the thread. Blocks until it has."""
         with self._lock:
-            if self._open:
-                self._open = False
-                self._queue.put(None)
+            self._open = False
+            if not self._serving:
+                self._tell()
         self._thread.join()
 
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Sees to it that what the loop asked in this round is served."""
+        with self._lock:
+            self._rounds.discard(loop)
+            if self._serving:
+                return  # whoever serves goes on with it
+            if self._serve_here is None or not self._open:
+                self._tell()
+                return
+            self._serving = True
+            asks = self._taken()
+        served = True
+        try:
+            served = not asks or self._serve_here(asks)
+        finally:
+            with self._lock:
+                if not served:
+                    self._waiting[:0] = asks
+                if self._waiting or not self._open:
+                    self._tell()
+                else:
+                    self._serving = False
+
+    def _tell(self) -> None:
+        """Has the thread serve, with the lock held."""
+        self._serving = True
+        self._told.put(None)
+
+    def _taken(self) -> list[Ask[Subject]]:
+        """The next batch, with the lock held."""
+        asks, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+        return [ask for ask in asks if not ask.future.cancelled()]
+
     def _run(self) -> None:
-        going = True
-        while going:
-            asks: list[Ask[Subject]] = []
-            ask = self._queue.get()
+        while True:
+            self._told.get()
             while True:
-                if ask is None:
-                    going = False
-                    break
-                if not ask.future.cancelled():
-                    asks.append(ask)
-                if len(asks) == _MOST:
-                    break
-                try:
-                    ask = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            if asks:
-                self._serve(asks)
+                with self._lock:
+                    asks = self._taken()
+                    if not asks and not self._waiting:
+                        self._serving = False
+                        if not self._open:
+                            return
+                        break
+                if asks:
+                    self._serve(asks)

@@ -24,6 +24,8 @@ class Location:
     path: str
     synchronous: Synchronous = "full"
     busy_timeout: float = BUSY_TIMEOUT
+    direct: bool = True
+    """Whether an event loop may commit itself while that is quick; see pace.py."""
 
     @property
     def url(self) -> str:
@@ -34,6 +36,7 @@ def locate(
     where: str | os.PathLike[str],
     synchronous: str | None = None,
     busy_timeout: float | None = None,
+    direct: bool | None = None,
 ) -> Location:
     """The location that a URL or a path names; arguments win over the URL's parameters."""
     text = os.fspath(where)
@@ -54,16 +57,25 @@ def locate(
             "url", f"{where!r} names no file; for jobs that need not survive use memory://"
         )
     for name in given:
-        if name not in ("synchronous", "busy_timeout"):
+        if name not in ("synchronous", "busy_timeout", "direct"):
             raise InvalidValue(
-                "url", f"{name!r} is not a parameter; known are synchronous and busy_timeout"
+                "url",
+                f"{name!r} is not a parameter; known are synchronous, busy_timeout and direct",
             )
     chosen = synchronous or given.get("synchronous", "full")
     if chosen not in ("full", "normal"):
         raise InvalidValue("synchronous", f"{chosen!r} is not one of full, normal")
     if busy_timeout is None:
         busy_timeout = _seconds(given.get("busy_timeout"))
-    return Location(os.path.abspath(text), chosen, busy_timeout)
+    if direct is None:
+        direct = _switch("direct", given.get("direct", "on"))
+    return Location(os.path.abspath(text), chosen, busy_timeout, direct)
+
+
+def _switch(field: str, text: str) -> bool:
+    if text not in ("on", "off"):
+        raise InvalidValue(field, f"{text!r} is not one of on, off")
+    return text == "on"
 
 
 def _seconds(text: str | None) -> float:

@@ -50,6 +50,25 @@ class Store:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
+        self.log_pages = 0
+        """How long the write-ahead log is, where `watch_log` was called."""
+        self._patience: float | None = None
+
+    def wait_for_locks(self, seconds: float) -> None:
+        """How long to wait while another program holds a lock."""
+        if seconds != self._patience:
+            self._patience = seconds
+            self.connection.set_busy_timeout(round(seconds * 1000))
+            self.connection.setlk_timeout(round(seconds * 1000), 0)
+
+    def watch_log(self) -> None:
+        """From now on, commits leave the log as it is and only say how long it is."""
+
+        def committed(_connection: object, _name: str, pages: int) -> int:
+            self.log_pages = pages
+            return apsw.SQLITE_OK
+
+        self.connection.set_wal_hook(committed)
 
     @property
     def in_transaction(self) -> bool:
@@ -100,9 +119,8 @@ def open_store(location: Location) -> Store:
         raise StoreReadOnly(f"{location.path}: the directory {folder} does not exist; create it")
     try:
         connection = apsw.Connection(location.path, statementcachesize=_CACHED_STATEMENTS)
-        wait = round(location.busy_timeout * 1000)
-        connection.set_busy_timeout(wait)
-        connection.setlk_timeout(wait, 0)
+        store = Store(connection)
+        store.wait_for_locks(location.busy_timeout)
         if connection.readonly("main"):
             connection.close()
             raise StoreReadOnly(
@@ -111,7 +129,7 @@ def open_store(location: Location) -> Store:
             )
     except apsw.Error as error:
         raise translate(error, location.path) or error from error
-    return Store(connection)
+    return store
 
 
 def set_up(store: Store, location: Location) -> None:

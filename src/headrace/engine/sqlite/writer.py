@@ -7,6 +7,7 @@ savepoint of its own, so that only the one to blame fails.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from headrace.core.errors import EngineError
 from headrace.engine.sqlite.errors import breaks_connection, translate
 from headrace.engine.sqlite.lane import Answers, Ask, Lane
 from headrace.engine.sqlite.location import Location
+from headrace.engine.sqlite.pace import Pace
 from headrace.engine.sqlite.records import Again, SqlRecords
 from headrace.engine.sqlite.schema import connect
 from headrace.engine.sqlite.settings import Settings
@@ -31,6 +33,19 @@ Announce = Callable[[set[str], Span], None]
 
 Reach = Callable[[str], None]
 """Told when a commit reaches `begin`, `before_commit` and `after_commit`."""
+
+Begin = Callable[[Store], None]
+"""Begins a transaction."""
+
+_SMALL = 128
+"""An event loop itself commits what is about so many jobs at most; more would hold it up."""
+
+_LONG_LOG = 1000
+"""Pages of the write-ahead log that the writer's thread moves into the file."""
+
+
+class Occupied(Exception):
+    """Somebody else writes just now, and there is no time to wait."""
 
 
 @dataclass(slots=True)
@@ -59,7 +74,10 @@ class Writer:
         self._turn = turn
         self._settings = Settings()
         self._store: Store | None = store
-        self._lane = Lane[SqlRecords]("headrace-writer", self._serve)
+        store.watch_log()
+        self._pace = Pace()
+        self._committed_in = 0.0
+        self._lane = Lane[SqlRecords]("headrace-writer", self._serve, self._serve_here)
         self.ask = self._lane.ask
 
     def stop(self) -> None:
@@ -69,6 +87,12 @@ class Writer:
         self._disconnect()
         self._turn.close()
 
+    def _connected(self) -> Store:
+        if self._store is None:
+            self._store = connect(self._location)
+            self._store.watch_log()
+        return self._store
+
     def _disconnect(self) -> None:
         store, self._store = self._store, None
         if store is not None:
@@ -77,13 +101,35 @@ class Writer:
     def _checkpoint(self) -> None:
         """Moves what it can from the log into the file, so that the next to open has less to do."""
         if self._store is not None:
+            self._store.log_pages = 0
             with suppress(apsw.Error):
                 self._store.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _serve(self, asks: list[Ask[SqlRecords]]) -> None:
+        """In the writer's thread, which may wait."""
+        self._answer(asks, self._wait_to_begin)
+        if self._store is not None and self._store.log_pages >= _LONG_LOG:
+            self._checkpoint()
+
+    def _serve_here(self, asks: list[Ask[SqlRecords]]) -> bool:
+        """In the event loop's own thread, which may not: False leaves it to the writer's."""
+        if not self._location.direct or not self._pace.quick or self._store is None:
+            return False
+        if self._store.log_pages >= _LONG_LOG or sum(ask.size for ask in asks) > _SMALL:
+            return False
+        try:
+            self._answer(asks, self._begin_now)
+        except Occupied:
+            return False
+        self._pace.took(self._committed_in)
+        return True
+
+    def _answer(self, asks: list[Ask[SqlRecords]], begin: Begin) -> None:
         answers = Answers()
         try:
-            done = self._commit(asks)
+            done = self._commit(asks, begin)
+        except Occupied:
+            raise
         except Exception as error:
             answers.fail(asks, self._explained(error))
             answers.send()
@@ -103,29 +149,31 @@ class Writer:
                 return explained
         return error
 
-    def _commit(self, asks: list[Ask[SqlRecords]]) -> _Done:
+    def _commit(self, asks: list[Ask[SqlRecords]], begin: Begin) -> _Done:
         try:
-            return self._transaction(asks, self._all)
+            return self._transaction(asks, begin, self._all)
         except (Again, apsw.ConstraintError):  # an id that was taken to be unused is not
-            return self._transaction(asks, self._each)
+            return self._transaction(asks, begin, self._each)
         except Exception as error:
             if len(asks) == 1 or _concerns_all(error, self._location.path):
                 raise
-            return self._transaction(asks, self._each)
+            return self._transaction(asks, begin, self._each)
 
     def _transaction(
         self,
         asks: list[Ask[SqlRecords]],
+        begin: Begin,
         run: Callable[[Store, list[Ask[SqlRecords]]], _Done],
     ) -> _Done:
-        store = self._store = self._store or connect(self._location)
+        store = self._connected()
         self._reach("begin")
-        self._turn.take()
         try:
-            store.execute("BEGIN IMMEDIATE")
+            begin(store)
             done = run(store, asks)
             self._reach("before_commit")
+            start = time.perf_counter()
             store.execute("COMMIT")
+            self._committed_in = time.perf_counter() - start
         except BaseException:
             self._settings.forget()
             if store.in_transaction:  # SQLite itself rolls back after some errors
@@ -135,6 +183,20 @@ class Writer:
             self._turn.give()
         self._reach("after_commit")
         return done
+
+    def _wait_to_begin(self, store: Store) -> None:
+        store.wait_for_locks(self._location.busy_timeout)
+        self._turn.take()
+        store.execute("BEGIN IMMEDIATE")
+
+    def _begin_now(self, store: Store) -> None:
+        store.wait_for_locks(0)
+        if not self._turn.take_now():
+            raise Occupied
+        try:
+            store.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError as error:
+            raise Occupied from error
 
     def _all(self, store: Store, asks: list[Ask[SqlRecords]]) -> _Done:
         """All operations on the same records, written at the end."""
@@ -181,4 +243,4 @@ def _concerns_all(error: Exception, path: str) -> bool:
     """Whether an error says that the store, not an operation, is in trouble."""
     if isinstance(error, apsw.Error):
         return translate(error, path) is not None
-    return isinstance(error, EngineError)
+    return isinstance(error, EngineError | Occupied)
