@@ -59,7 +59,8 @@ class Connection:
         self._on_disconnect, self._on_reconnect = on_disconnect, on_reconnect
         self._on_error, self._locate = on_error, locate
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """The present one; None while there is no connection."""
         self._leaving: Link | None = None
         self._closed = False
         self._servers = Servers(options.servers)
@@ -103,7 +104,7 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        return self._link is not None
+        return self.link is not None
 
     # sending
 
@@ -111,7 +112,7 @@ class Connection:
         self, subject: bytes, payload: bytes = b"", reply: bytes = b"", headers: bytes = b""
     ) -> None:
         """Sends a message with the next turn of the loop; nobody says whether it arrived."""
-        link = self._link
+        link = self.link
         if link is None:
             raise self._absence()
         if subject.split() != [subject]:
@@ -153,14 +154,14 @@ class Connection:
 
     async def flush(self, timeout: float = 5.0) -> None:
         """Returns when the server has handled all that was sent before."""
-        if self._link is None:
+        if self.link is None:
             raise self._absence()
-        await _within(timeout, self._link.ping(), b"PING")
+        await _within(timeout, self.link.ping(), b"PING")
 
     async def drained(self) -> None:
         """Waits while the server does not keep up."""
-        if self._link is not None:
-            await self._link.drained()
+        if self.link is not None:
+            await self.link.drained()
 
     # receiving
 
@@ -185,14 +186,14 @@ class Connection:
             sid, subject, queue, callback, self._unsubscribe, pinned=pinned, lingers=lingers
         )
         self._subscriptions[sid] = subscription
-        if self._link is not None:
-            self._link.subscribe(sid, subject, queue, callback)
+        if self.link is not None:
+            self.link.subscribe(sid, subject, queue, callback)
         return subscription
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.sid, None)
-        if self._link is not None:
-            self._link.unsubscribe(subscription.sid)
+        if self.link is not None:
+            self.link.unsubscribe(subscription.sid)
 
     def join(self, party: Party) -> None:
         """Tells the party from now on what becomes of the connection."""
@@ -226,7 +227,7 @@ class Connection:
         """The link takes over, before anything else that came on it is handled."""
         if self._closed:
             return
-        self._link = link
+        self.link = link
         self.informed(link)
         for one in self._subscriptions.values():
             link.subscribe(one.sid, one.subject, one.queue, one.callback)
@@ -280,13 +281,13 @@ class Connection:
                 new = await Link.open(address, self._options, self, lambda link: None)
                 try:
                     await self._prepare(new)
-                    if self._link is old:
+                    if self.link is old:
                         self._swap(old, new)
                         return
                 finally:
-                    if self._link is not new:
+                    if self.link is not new:
                         new.abort(Closed(f"{address}: not needed"))
-            if self._link is not old:
+            if self.link is not old:
                 return
 
     async def _prepare(self, new: Link) -> None:
@@ -297,7 +298,7 @@ class Connection:
 
     def _swap(self, old: Link, new: Link) -> None:
         """From here on everything goes over the new link; the old one only brings answers."""
-        self._link = new
+        self.link = new
         self.informed(new)
         for one in self._carried():
             new.attach(one.sid, one.subject, one.queue, one.callback)
@@ -341,7 +342,7 @@ class Connection:
     # what links tell
 
     def informed(self, link: Link) -> None:
-        if link is not self._link:
+        if link is not self.link:
             return
         info = link.info
         self.server_info = info
@@ -365,9 +366,9 @@ class Connection:
         self._report(error)
 
     def lost(self, link: Link, error: WireError) -> None:
-        if link is not self._link:
+        if link is not self.link:
             return
-        self._link = None
+        self.link = None
         if isinstance(error, AuthRefused):
             self._report(error)
         text = str(error)
@@ -398,8 +399,8 @@ class Connection:
             task.cancel()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._link is not None:
-            await self._link.close()
+        if self.link is not None:
+            await self.link.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _absence(self) -> Disconnected:

@@ -193,12 +193,12 @@ class _Acks(Mux[int]):
         headers: bytes | None,
         payload: bytes,
     ) -> None:
-        # {"stream":"jobs","seq":12}: a name has no quotes, and all else has more fields.
-        if payload[:10] == b'{"stream":':
-            digits = payload[payload.rfind(b":") + 1 : -1]
-            if digits.isdigit() and payload[: -len(digits) - 1].endswith(b',"seq":'):
-                future.set_result(int(digits))
+        if payload[2:3] == b"s":  # {"stream":"jobs","seq":12}, where nothing else is to be said
+            try:
+                future.set_result(int(payload[payload.find(b',"seq":') + 7 : -1]))
                 return
+            except ValueError:
+                pass
         self._settle_slowly(future, payload)
 
     def _settle_slowly(self, future: asyncio.Future[int], payload: bytes) -> None:

@@ -69,7 +69,7 @@ class Parser:
         """Hands on every complete message. How much was used, and how many bytes from there are
         known to be needed for the next."""
         pos, length, find = 0, len(data), data.find
-        callbacks, max_size = self.callbacks, self._max_size
+        callback_of, max_size = self.callbacks.get, self._max_size
         while pos < length:
             eol = find(b"\r\n", pos, pos + MAX_LINE)
             if eol < 0:
@@ -77,30 +77,35 @@ class Parser:
                 if eol < 0:
                     break
             words = data[pos:eol].split(b" ")
-            verb, count = words[0], len(words)
+            count = len(words)
             start = body = eol + 2
-            if verb == b"MSG" and 4 <= count <= 5:
-                reply = words[3] if count == 5 else None
-            elif verb == b"HMSG" and 5 <= count <= 6:
-                reply = words[3] if count == 6 else None
-                body += _size(words[-2])
-            else:
-                self._line(verb, data[pos:eol])
-                pos = start
-                continue
-            end = start + _size(words[-1])
-            if end - start > max_size or body > end:
+            try:
+                if words[0] == b"MSG" and 4 <= count <= 5:
+                    reply = words[3] if count == 5 else None
+                elif words[0] == b"HMSG" and 5 <= count <= 6:
+                    reply = words[3] if count == 6 else None
+                    body += int(words[-2])
+                else:
+                    self._line(words[0], data[pos:eol])
+                    pos = start
+                    continue
+                end = start + int(words[-1])
+            except ValueError:
+                raise ProtocolError(f"a message without sizes: {data[pos : pos + 128]!r}") from None
+            if not start <= body <= end <= start + max_size:
                 raise ProtocolError(f"a message with impossible sizes: {data[pos : pos + 128]!r}")
             if end + 2 > length:
                 return pos, end + 2 - pos
             if data[end] != 13 or data[end + 1] != 10:
                 raise ProtocolError(f"a message longer than it says: {data[pos : pos + 128]!r}")
-            callback = callbacks.get(words[2])
             pos = end + 2
+            callback = callback_of(words[2])
             if callback is not None:
-                headers = data[start:body] if body > start else None
                 try:
-                    callback(words[1], reply, headers, data[body:end])
+                    if body == start:
+                        callback(words[1], reply, None, data[start:end])
+                    else:
+                        callback(words[1], reply, data[start:body], data[body:end])
                 except Exception as error:
                     self._fault(error)
         return pos, 0
@@ -121,12 +126,6 @@ class Parser:
         if eol < 0 and left > MAX_INFO:
             raise ProtocolError(f"an INFO of more than {MAX_INFO:,} bytes")
         return eol
-
-
-def _size(digits: bytes) -> int:
-    if not digits.isdigit() or len(digits) > 10:
-        raise ProtocolError(f"not a size: {digits[:32]!r}")
-    return int(digits)
 
 
 _CONTROL = frozenset([b"PING", b"PONG", b"INFO", b"+OK", b"-ERR"])

@@ -192,25 +192,22 @@ class Puller:
 
 def ack(connection: Connection, reply: bytes) -> None:
     """It is done."""
-    _say(connection, reply, b"+ACK")
+    link = connection.link
+    if link is not None:
+        link.write(b"PUB %b 4\r\n+ACK\r\n" % reply)
 
 
 def in_progress(connection: Connection, reply: bytes) -> None:
     """It is being worked on: its time starts anew."""
-    _say(connection, reply, b"+WPI")
-
-
-def nak(connection: Connection, reply: bytes, delay: float | None = None) -> None:
-    """It is to be delivered again, after the delay."""
-    if delay is None:
-        _say(connection, reply, b"-NAK")
-    else:
-        _say(connection, reply, b'-NAK {"delay":%d}' % int(delay * 1e9))
-
-
-def _say(connection: Connection, reply: bytes, what: bytes) -> None:
     if connection.connected:
-        connection.publish(reply, what)
+        connection.publish(reply, b"+WPI")
+
+
+def nak(connection: Connection, reply: bytes, delay: float = 0.0) -> None:
+    """It is to be delivered again, after the delay."""
+    if connection.connected:
+        word = b'-NAK {"delay":%d}' % int(delay * 1e9) if delay else b"-NAK"
+        connection.publish(reply, word)
 
 
 class AckInfo(NamedTuple):
