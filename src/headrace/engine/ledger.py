@@ -39,6 +39,8 @@ PROMOTE = 1000
 PASS = 1000
 """At most about so many ready jobs are expired or parked in one claim."""
 
+_BROKEN_TO_OPEN = (EdgeState.BROKEN, EdgeState.OPEN)
+
 
 class Ledger:
     """One transaction's work. `topics` gathers whom to wake once it is committed."""
@@ -496,9 +498,15 @@ class Ledger:
         for edge in records.edges_to(parent.id):
             if edge.state is EdgeState.SATISFIED:
                 continue
-            self._set_edge(edge, parent)
+            state = self._set_edge(edge, parent)
             child = records.job(edge.child_id)
-            if child is None or child.state is not State.UNREACHABLE:
+            if child is None:
+                continue
+            if child.state is State.BLOCKED and (edge.state, state) == _BROKEN_TO_OPEN:
+                # It was brought back without this parent, and still waits for another.
+                waiting_on = child.waiting_on + 1
+                records.save(child, msgspec.structs.replace(child, waiting_on=waiting_on))
+            if child.state is not State.UNREACHABLE:
                 continue
             states = [other.state for other in records.edges_from(child.id)]
             if EdgeState.BROKEN not in states and not self._dedup_taken(child):

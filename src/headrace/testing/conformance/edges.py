@@ -194,6 +194,21 @@ class Edges:
         await bench.run()
         assert await bench.claimed_ids() == ["child"]
 
+    async def test_child_that_was_brought_back_waits_for_every_parent_that_is_brought_back(
+        self, bench: Bench
+    ) -> None:
+        """The child waits for `open` again; then `gone` comes back too, and is quicker."""
+        await bench.add("gone", max_tries=1)
+        await bench.add("open", queue="slow")
+        await bench.add("child", depends_on=("gone", "open"))
+        gone = await bench.kill("gone")
+        assert made(await bench.retry(await bench.job("child"))).state is State.BLOCKED
+        await bench.retry(gone)
+        await bench.run()
+        assert await bench.state("child") is State.BLOCKED
+        await bench.run("slow")
+        assert await bench.claimed_ids() == ["child"]
+
     async def test_cancelled_child_is_not_woken_by_its_parent(self, bench: Bench) -> None:
         await bench.add("p")
         await bench.cancel(await bench.add("child", depends_on=("p",)))
