@@ -38,7 +38,7 @@ from headrace.testing.lab.notes import (
 EXPECTED = (Refused, JobNotFound, EnqueueRefused, EngineUnavailable)
 """What an operator may be told."""
 
-BACKLOG = 800
+BACKLOG = 300
 """With so many jobs waiting, no more are added."""
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.testing.lab.history import History
@@ -24,7 +25,7 @@ class Tally:
     recovery: float = 0.0
     """The longest time from the end of a fault to the next completed job, in seconds."""
     rescue: float = 0.0
-    """The longest time from the kill of a worker to the next try of a job that it had."""
+    """The longest time from the end of a worker until its jobs were taken over."""
 
     def add(self, history: History, found: Sequence[Violation]) -> None:
         self.runs += 1
@@ -49,25 +50,20 @@ def slowest_recovery(history: History) -> float:
 
 
 def slowest_rescue(history: History) -> float:
-    """The longest time from the end of a process to the next try of a job that it was running.
-
-    Only where that came before anybody else touched the job."""
+    """The longest time from the end of a process until a job that it was running was taken over,
+    in seconds: by the first handler that began for a claim after the take-over."""
     ended = {note.victim: note.mono for note in history.of(Left) if note.code != 0}
+    runs = sorted(history.of(Start), key=_token)
+    tokens = [run.token for run in runs]
     slowest = 0
     for stint in history.stints.values():
         if stint.end is None or not (stint.end.error or "").startswith("LeaseLost"):
             continue
-        runs = history.starts.get((stint.job, stint.token))
-        if not runs or runs[0].pid not in ended:
-            continue
-        follower = _next_run(history.runs[stint.job], stint.token)
-        if follower is not None:
-            slowest = max(slowest, follower.mono - ended[runs[0].pid])
+        mine = history.starts.get((stint.job, stint.token))
+        place = bisect(tokens, stint.end.seq)
+        if mine and mine[0].pid in ended and place < len(runs):
+            slowest = max(slowest, runs[place].mono - ended[mine[0].pid])
     return slowest / 1e9
-
-
-def _next_run(runs: Iterable[Start], token: int) -> Start | None:
-    return min((run for run in runs if run.token > token), key=_token, default=None)
 
 
 def _token(run: Start) -> int:

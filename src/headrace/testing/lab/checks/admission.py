@@ -44,7 +44,7 @@ def throttles_are_kept(history: History) -> Iterator[Violation]:
     """Two jobs with one throttle key are at least its window apart.
 
     The store reads the clock somewhere between what the producer wrote down before and after; the
-    two are too close only if they are even by the widest reading.
+    two are too close only if the clock cannot have shown the end of the window in between.
     """
     before = {spec.id: note for note in history.of(Intended) for spec in note.jobs}
     after = {answer.job: note for note in history.of(Answered) for answer in note.answers}
@@ -61,6 +61,6 @@ def throttles_are_kept(history: History) -> Iterator[Violation]:
         handed_in, answered = before[last.job], after[entry.job]
         end = after[last.job].mono if last.job in after else answered.mono
         opened = history.clock.lowest(handed_in.mono, end) + spec.window
-        if history.clock.highest(before[entry.job].mono, answered.mono) < opened:
+        if history.clock.highest(handed_in.mono, answered.mono) < opened:
             message = f"was admitted within the window of {last.job} (throttle {spec.dedup!r})"
             yield Violation(message, entry.job, (last.seq, entry.seq))

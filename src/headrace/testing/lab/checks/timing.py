@@ -18,7 +18,7 @@ def nothing_starts_early(history: History) -> Iterator[Violation]:
 
     A worker reads the clock and may then wait for the store, or the clock may be moved back: what
     counts is whether the clock had shown the time by when the job was started. An entry that is
-    there already says that it had; else the time decides at which the handler began.
+    there already says so, and the moment at which the handler began must bear it out.
     """
     shown, due = 0, dict[str, int]()
     for entry in history.entries:
@@ -39,14 +39,14 @@ def _due_after(history: History, entry: Entry) -> int:
 
 
 def _was_due(history: History, started: Entry, due: int, shown: int) -> bool:
+    runs = history.starts.get((started.job, started.seq))
+    if runs and history.clock.highest(0, runs[0].mono) < due:
+        return False
     if shown >= due:
         return True
     if history.clock.span == 0:
         return False
-    runs = history.starts.get((started.job, started.seq))
-    if not runs:
-        return started.at + history.clock.span >= due
-    return history.clock.highest(0, runs[0].mono) >= due
+    return bool(runs) or started.at + history.clock.span >= due
 
 
 def nothing_starts_late(history: History) -> Iterator[Violation]:
