@@ -59,14 +59,18 @@ class BellHub:
 
     def listen(self, topics: frozenset[str]) -> HubBell:
         bell = HubBell(self, topics)
+        self.add(bell)
+        return bell
+
+    def add(self, bell: HubBell) -> None:
+        """Hangs up a bell."""
         with self._lock:
-            for topic in topics:
+            for topic in bell.topics:
                 self._bells[topic].add(bell)
             self._count += 1
             first = self._count == 1
         if first and self._on_change:
             self._on_change(True)
-        return bell
 
     def remove(self, bell: HubBell) -> None:
         with self._lock:

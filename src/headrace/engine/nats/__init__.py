@@ -1,1 +1,5 @@
 """Jobs on NATS JetStream."""
+
+from headrace.engine.nats.engine import NatsEngine
+
+__all__ = ["NatsEngine"]

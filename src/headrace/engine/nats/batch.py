@@ -1,0 +1,322 @@
+"""From a transaction to messages: which operations belong together, and what guards them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.admission import Verdict
+from headrace.core.change import Applied, NotApplied
+from headrace.core.claims import Claimed
+from headrace.core.model import Job
+from headrace.engine.nats import layout as names
+from headrace.engine.nats import message
+from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.transaction import (
+    Domain,
+    Draft,
+    KeyRecord,
+    Part,
+    Timer,
+    Transaction,
+    job_part,
+    replace,
+)
+from headrace.engine.nats.wire.jetstream import Pending
+
+T = TypeVar("T")
+
+CHUNK = 200
+"""So many dependents are named in one message of their parent."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ROLLUP = b"Nats-Rollup: sub\r\n"
+_PASSING = b"Nats-TTL: 1s\r\n"
+
+
+class Component(Struct):
+    """Operations that share parts: they are stored together or not at all."""
+
+    operations: set[int]
+    parts: set[Part]
+
+
+def components(transaction: Transaction) -> list[Component]:
+    """Splits the operations of a transaction into independent ones."""
+    found: list[Component] = []
+    of: dict[Part, Component] = {}
+    for number, touched in enumerate(transaction.touched):
+        merged = Component({number}, set(touched))
+        for other in {id(of[part]): of[part] for part in touched if part in of}.values():
+            merged.operations |= other.operations
+            merged.parts |= other.parts
+            found.remove(other)
+        for part in merged.parts:
+            of[part] = merged
+        found.append(merged)
+    return found
+
+
+class Batch:
+    """The messages of one component, stored in one step."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        layout: Layout,
+        component: Component,
+        guard: Callable[[Part], bytes],
+        real: bool,
+    ) -> None:
+        self._transaction, self._layout, self._guard = transaction, layout, guard
+        self._component = component
+        self.operations = component.operations
+        self._places: dict[int, int] = {}
+        self._real = real
+        self.messages: list[Pending] = []
+        self._unguarded: list[int] = []
+        self._guards: dict[Part, int] = {}
+        self._build()
+
+    # Building
+
+    def _build(self) -> None:
+        transaction = self._transaction
+        self._guards = {
+            part: transaction.known[part].last
+            for part in self._component.parts
+            if part.kind in _GUARDED and part in transaction.known
+        }
+        chosen = [n for n, owner in enumerate(transaction.owner) if owner in self.operations]
+        self._places = {n: place for place, n in enumerate(chosen)}
+        newest = {transaction.drafts[n].job_id: n for n in chosen}
+        for n in chosen:
+            self._add_draft(transaction.drafts[n], n, newest)
+        written = {part for n in self.operations for part in transaction.wrote[n]}
+        for part in sorted(written & transaction.values.keys()):
+            self._add_part(part)
+        for timer, owner in zip(transaction.timers, transaction.timed, strict=True):
+            if owner in self.operations:
+                self._add_timer(timer)
+        if self.messages:
+            self._guard_the_rest()
+
+    def _add_draft(self, draft: Draft, number: int, newest: dict[str, int]) -> None:
+        domain = self._domain(draft.job_id)
+        job, told = draft.job, draft.told
+        if job is None and draft.kind != names.REMOVED:
+            job, told = domain.job, told or domain.told
+        payload = message.written(
+            self._places[number],
+            self._placed(job) if job else None,
+            event=self._placed_event(draft),
+            error=draft.error,
+            clears=draft.clears,
+            told=told,
+            kind=draft.kind,
+            job_id=draft.job_id,
+        )
+        if job is None:
+            before = self._transaction.known[job_part(draft.job_id)].value
+            job = cast(Domain, before).job or self._earlier(draft.job_id)
+            subject = self._layout.prefix(job.spec) + draft.kind.encode()
+        elif newest[draft.job_id] == number:
+            subject = self._layout.happening(job, draft.kind)
+        else:
+            subject = self._layout.prefix(job.spec) + draft.kind.encode()
+        self._store(subject, payload, job_part(draft.job_id))
+
+    def _earlier(self, job_id: str) -> Job:
+        """A job that was made and removed in one transaction."""
+        return next(d.job for d in self._transaction.drafts if d.job_id == job_id and d.job)
+
+    def _domain(self, job_id: str) -> Domain:
+        part = job_part(job_id)
+        values = self._transaction.values
+        return values[part] if part in values else self._transaction.known[part].value
+
+    def _placed(self, job: Job) -> Job:
+        """Sequences of this transaction as places in this batch."""
+        return renumbered(job, self._place)
+
+    def _placed_event(self, draft: Draft) -> message.Event | None:
+        event = draft.event
+        if event and event.slot and event.slot.token:
+            slot = replace(event.slot, token=self._place(event.slot.token))
+            return replace(event, slot=slot)
+        return event
+
+    def _place(self, seq: int) -> int:
+        if seq < PROVISIONAL:
+            return seq
+        return PROVISIONAL + self._places[seq - self._transaction.base]
+
+    def _add_part(self, part: Part) -> None:
+        value = self._transaction.values[part]
+        match part.kind:
+            case "job":
+                self._add_edges(part, value)
+            case "key":
+                self._add_record(part, self._key_written(value))
+            case "dedup" | "tally":
+                self._add_record(part, msgspec.json.encode(value))
+            case _:
+                raise AssertionError(part)
+
+    def _key_written(self, record: KeyRecord) -> bytes:
+        own = len(self.messages)
+        members = {
+            job_id: replace(member, seq=self._place(member.seq) - PROVISIONAL - own - 1)
+            if member.seq >= PROVISIONAL
+            else member
+            for job_id, member in record.members.items()
+        }
+        return msgspec.json.encode(replace(record, members=members))
+
+    def _add_record(self, part: Part, payload: bytes) -> None:
+        self._store(self._guard(part), payload, part, _ROLLUP)
+
+    def _add_edges(self, part: Part, now: Domain) -> None:
+        known = self._transaction.known.get(part)
+        before = cast(Domain, known.value) if known else Domain()
+        if now.children != before.children:
+            old, new = _chunks(before.children), _chunks(now.children)
+            old += [()] * (len(new) - len(old))
+            new += [()] * (len(old) - len(new))
+            spec = (now.job or before.job or self._earlier(part.name)).spec
+            for number, (was, is_) in enumerate(zip(old, new, strict=True)):
+                if was != is_:
+                    subject = self._layout.prefix(spec) + f"{names.EDGES}.{number}".encode()
+                    self._store(subject, msgspec.json.encode(is_), part, _ROLLUP)
+        if now.job is None:
+            return
+        fresh = before.job is None or before.job.seq != now.job.seq
+        for parent_id, edge in now.parents.items():
+            if fresh or before.parents.get(parent_id) != edge:
+                subject = (
+                    self._layout.prefix(now.job.spec) + f"{names.PARENT}.{parent_id}".encode()
+                )
+                self._store(subject, message.edge_written(edge), part, _ROLLUP)
+
+    def _add_timer(self, timer: Timer) -> None:
+        service, queue, what, at, body = timer
+        if not self._real:
+            if what.startswith("run."):
+                subject = self._layout.timer(service, queue, what)
+                self._store(subject, b"%d" % at, None, _ROLLUP)
+            return
+        headers = b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (
+            moment(at),
+            self._layout.fired(service, queue, what),
+        )
+        self._store(self._layout.timer(service, queue, what), body or b"%d" % at, None, headers)
+
+    # Guarding
+
+    def _store(self, subject: bytes, payload: bytes, part: Part | None, more: bytes = b"") -> None:
+        expected = self._guards.pop(part, None) if part else None
+        if expected is not None:
+            assert part
+            more += guard_lines(self._guard(part), expected)
+        elif not more.startswith(b"Nats-Schedule"):
+            self._unguarded.append(len(self.messages))
+        self.messages.append(Pending(subject, payload, block(more)))
+
+    def _guard_the_rest(self) -> None:
+        """What was only read is guarded too, by messages that have no guard of their own."""
+        for part, expected in self._guards.items():
+            lines = guard_lines(self._guard(part), expected)
+            if self._unguarded:
+                place = self._unguarded.pop()
+                subject, payload, headers = self.messages[place]
+                lines = headers[10:-2] + lines if headers else lines
+                self.messages[place] = Pending(subject, payload, block(lines))
+            else:
+                self.messages.append(Pending(self._layout.touch(), b"", block(lines + _PASSING)))
+        self._guards = {}
+
+    def only_guards(self) -> list[Pending]:
+        """Messages that change nothing, and are stored only if what was read still holds."""
+        return [
+            Pending(
+                self._layout.touch(),
+                b"",
+                block(guard_lines(self._guard(part), expected) + _PASSING),
+            )
+            for part, expected in self._guards.items()
+        ]
+
+    # Afterwards
+
+    def numbered(self, last: int) -> Callable[[int], int]:
+        """The sequence that each provisional one became."""
+        first = last - len(self.messages) + 1
+        base, places = self._transaction.base, self._places
+        return lambda seq: first + places[seq - base] if seq >= PROVISIONAL else seq
+
+
+_GUARDED = frozenset({"job", "key", "dedup", "tally"})
+
+
+def block(lines: bytes) -> bytes:
+    """A header block of complete lines."""
+    return b"NATS/1.0\r\n%b\r\n" % lines if lines else b""
+
+
+def guard_lines(filter: bytes, expected: int) -> bytes:
+    """The header lines that refuse a message where anything was stored since."""
+    return (
+        b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
+        b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n" % (expected, filter)
+    )
+
+
+def moment(at: int) -> bytes:
+    """A time as schedules spell it."""
+    return (
+        (_EPOCH + timedelta(milliseconds=at))
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+        .encode()
+    )
+
+
+def _chunks(ids: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
+
+
+def renumbered(job: Job, number: Callable[[int], int]) -> Job:
+    """The job with its sequences given by `number`."""
+    if max(job.seq, job.version, job.token) < PROVISIONAL:
+        return job
+    return replace(
+        job, seq=number(job.seq), version=number(job.version), token=number(job.token)
+    )
+
+
+def settled(answer: T, number: Callable[[int], int]) -> T:
+    """An answer with real sequences in the place of provisional ones."""
+    return cast(T, _settled(answer, number))
+
+
+def _settled(answer: object, number: Callable[[int], int]) -> object:
+    match answer:
+        case Job():
+            return renumbered(answer, number)
+        case Verdict() | Applied() | NotApplied():
+            return replace(answer, job=renumbered(answer.job, number)) if answer.job else answer
+        case Claimed():
+            jobs = tuple(renumbered(job, number) for job in answer.jobs)
+            return replace(answer, jobs=jobs)
+        case list():
+            return [_settled(item, number) for item in cast(list[object], answer)]
+        case tuple():
+            items = cast(tuple[object, ...], answer)
+            return tuple(_settled(item, number) for item in items)
+        case _:
+            return answer

@@ -1,0 +1,230 @@
+"""Claiming: from the tickets of the lines to jobs that have started."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from headrace.core.claims import Claimed, ClaimRequest
+from headrace.core.model import Job, Stage
+from headrace.engine.ledger import Ledger
+from headrace.engine.nats import message
+from headrace.engine.nats.commit import Committer, punctual
+from headrace.engine.nats.errors import translated
+from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.lines import Line, Place, Ticket
+from headrace.engine.nats.transaction import (
+    Domain,
+    Missing,
+    Part,
+    Timer,
+    Transaction,
+    job_part,
+    replace,
+)
+from headrace.engine.nats.wire.jetstream import JetStream
+
+PASSES = 20
+"""How often a claim looks for more where tickets turned out to be out of date."""
+
+AGAIN = 2.0
+"""Seconds after which a ticket of a paused queue is looked at again."""
+
+
+class Home(Protocol):
+    """What claiming needs of its session."""
+
+    js: JetStream
+    layout: Layout
+    committer: Committer
+    watch: Watch
+
+    def line(self, place: Place) -> Line: ...
+    async def paused(self, place: Place) -> bool: ...
+
+
+class Watch:
+    """Jobs that timers say should be looked at: a lease may have run out, or a time to start."""
+
+    def __init__(self) -> None:
+        self.leases: dict[bytes, tuple[Line, Ticket, tuple[str, ...]]] = {}
+        self.expiries: dict[bytes, tuple[Line, Ticket, str]] = {}
+
+
+async def claim(home: Home, request: ClaimRequest) -> Claimed:
+    """Starts jobs until there are enough or no more."""
+    jobs: list[Job] = []
+    claimed = Claimed(())
+    for _ in range(PASSES):
+        taken = Counter(job.queue for job in jobs)
+        left = replace(
+            request,
+            limit=request.limit - len(jobs),
+            shares=tuple(
+                replace(share, at_most=max(0, share.at_most - taken[share.queue]))
+                for share in request.shares
+            ),
+        )
+        claimed, more = await _pass(home, left)
+        jobs += claimed.jobs
+        if not more or len(jobs) >= request.limit or not request.limit:
+            break
+    else:
+        claimed = replace(claimed, next_due=request.now)
+    return replace(claimed, jobs=tuple(jobs))
+
+
+async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
+    places = {Place(request.service, share.queue): None for share in request.shares}
+    lines: dict[Line, list[Ticket]] = {}
+    delayed: list[str] = []
+    more = False
+    real = punctual(request.now)
+    for place in places:
+        line = home.line(place)
+        paused = await home.paused(place)
+        if request.limit:
+            tickets, some = await line.gather(request.limit, paused)
+            more = more or some
+            lines[line] = _sorted_out(home, line, tickets, paused)
+        if not real:
+            delayed += await _delayed(home, place)
+    known = {
+        job_part(ticket.what[1]): domain
+        for tickets in lines.values()
+        for ticket in tickets
+        if (domain := _told_by(ticket))
+    }
+    wanted = {
+        job_part(ticket.what[1]) for tickets in lines.values() for ticket in tickets
+    } - known.keys()
+    seen: list[Transaction] = []
+
+    def know(transaction: Transaction) -> None:
+        for part, domain in known.items():
+            transaction.know(part, domain, domain.last)
+
+    def work(ledger: Ledger, transaction: Transaction) -> Claimed:
+        seen[:] = [transaction]
+        needed = [part for part in known if part not in transaction.known]
+        if needed:
+            raise Missing(*needed)
+        claimed = ledger.claim(request)
+        if real:
+            _watch_leases(transaction, request, claimed.jobs)
+        return claimed
+
+    parts: list[Part] = [*wanted, *map(job_part, delayed)]
+    try:
+        claimed = await home.committer.ask(work, parts, request.now, know)
+    except BaseException:
+        for line, tickets in lines.items():
+            line.give_back(tickets)
+        raise
+    useless = sum(
+        _settle(line, tickets, seen[0], claimed.jobs, request.now)
+        for line, tickets in lines.items()
+    )
+    return claimed, more and useless > 0
+
+
+def _watch_leases(
+    transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]
+) -> None:
+    """Has someone look when the leases of this claim would have run out."""
+    by_queue: dict[str, list[str]] = {}
+    for job in jobs:
+        by_queue.setdefault(job.queue, []).append(job.id)
+    for queue, ids in by_queue.items():
+        what = f"lease.{secrets.token_hex(8)}"
+        at = request.now + request.lease
+        transaction.watch(
+            Timer(request.service, queue, what, at, msgspec.json.encode(ids))
+        )
+
+
+def _told_by(ticket: Ticket) -> Domain | None:
+    """A new job's ticket is the job itself, as far as anybody knows."""
+    kind, _ = ticket.what
+    if kind != "job" or ticket.event != "created" or ticket.delivered > 1:
+        return None
+    letter = message.read(ticket.seq, ticket.payload)
+    return Domain(last=ticket.seq, newest=ticket.seq, job=letter.job(letter.spec()))
+
+
+def _sorted_out(
+    home: Home, line: Line, tickets: Sequence[Ticket], paused: bool
+) -> list[Ticket]:
+    """Keeps those that are about starting a job; puts the others aside."""
+    found: list[Ticket] = []
+    later: list[Ticket] = []
+    for ticket in tickets:
+        kind, whose = ticket.what
+        if kind == "lease":
+            ids = msgspec.json.decode(ticket.payload, type=tuple[str, ...])
+            home.watch.leases[ticket.reply] = (line, ticket, ids)
+        elif kind == "expire":
+            home.watch.expiries[ticket.reply] = (line, ticket, whose)
+        elif paused:
+            later.append(ticket)
+        else:
+            found.append(ticket)
+    line.give_back(later, AGAIN)
+    return found
+
+
+async def _delayed(home: Home, place: Place) -> list[str]:
+    """The jobs that have a timer; only asked for where somebody moves the clock by hand."""
+    ids: list[str] = []
+    after = 0
+    filter = home.layout.timer(*place, "run.*")
+    while True:
+        with translated("reading timers"):
+            page = await home.js.read(home.layout.stream, after, filter, 500)
+        ids += [one.subject.rsplit(b".", 1)[1].decode() for one in page]
+        if len(page) < 500:
+            return ids
+        after = page[-1].seq
+
+
+def _settle(
+    line: Line,
+    tickets: Sequence[Ticket],
+    transaction: Transaction,
+    started: Sequence[Job],
+    now: int,
+) -> int:
+    """Gives up the tickets of jobs that started or cannot start, and hands on the others; returns
+    how many were of no use."""
+    used: list[Ticket] = []
+    others: list[Ticket] = []
+    ids = {job.id for job in started}
+    for ticket in tickets:
+        kind, job_id = ticket.what
+        part = job_part(job_id)
+        known = transaction.known.get(part)
+        domain: Domain = known.value if known else Domain()
+        job = domain.job
+        if job_id in ids or part in transaction.values or job is None:
+            used.append(ticket)
+        elif kind == "run":
+            if job.stage is Stage.DELAYED and job.run_at > now:
+                line.give_back([ticket], min((job.run_at - now) / 1000, 3600))
+            elif job.stage is Stage.DELAYED:
+                others.append(ticket)
+            else:
+                used.append(ticket)
+        elif job.stage is Stage.READY and domain.newest == ticket.seq:
+            others.append(ticket)
+        else:
+            used.append(ticket)
+    line.give_up(used)
+    if any(ticket.pending for ticket in others):
+        line.keep(others)
+    else:
+        line.give_back(others)
+    return sum(ticket.what[1] not in ids for ticket in used)

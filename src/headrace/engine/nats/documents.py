@@ -1,0 +1,156 @@
+"""Documents: one record each, whose sequence is its revision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.model import Document
+from headrace.engine.nats.batch import block, guard_lines
+from headrace.engine.nats.commit import Fault
+from headrace.engine.nats.errors import Conflict, translated
+from headrace.engine.nats.layout import Layout, unspelled
+from headrace.engine.nats.transaction import Tally
+from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.stored import Stored
+from headrace.engine.protocol import QUEUE_KIND, Put
+
+PAGE = 500
+
+
+class Sheet(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A document as it is stored; one without a body was deleted."""
+
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    expires_at: int | None = None
+    deleted: bool = False
+
+
+_SHEET = msgspec.json.Decoder(Sheet)
+_ROLLUP = b"Nats-Rollup: sub\r\n"
+
+
+class Home(Protocol):
+    """What documents need of their session."""
+
+    js: JetStream
+    layout: Layout
+    fault: Fault | None
+    highest: int
+
+
+async def put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None]:
+    """Writes documents in one step; None for each whose expected revision did not hold."""
+    while True:
+        try:
+            return await _put(home, puts, now)
+        except Conflict:
+            continue
+
+
+async def _put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None]:
+    subjects = [home.layout.document(put.kind, put.name) for put in puts]
+    tallies = {
+        home.layout.tally(*put.name.split("/", 1)) for put in puts if put.kind == QUEUE_KIND
+    }
+    with translated("reading documents"):
+        found = await home.js.last(home.layout.stream, [*dict.fromkeys(subjects), *tallies])
+    stored = {one.subject: one for one in found}
+    revisions: dict[bytes, int] = {}
+    messages: list[Pending] = []
+    places: list[int | None] = []
+    for put, subject in zip(puts, subjects, strict=True):
+        one = stored.get(subject)
+        revision = revisions.get(subject, _revision(one, now))
+        if put.expected is not None and put.expected != revision:
+            places.append(None)
+            continue
+        places.append(len(messages))
+        guard = b"" if subject in revisions else guard_lines(subject, one.seq if one else 0)
+        revisions[subject] = -1
+        sheet = Sheet(deleted=True) if put.body is None else Sheet(put.body, put.expires_at)
+        messages.append(
+            Pending(subject, msgspec.json.encode(sheet), block(_ROLLUP + guard))
+        )
+    if not messages:
+        return [None] * len(puts)
+    for tally in tallies:
+        one = stored.get(tally)
+        if one is not None:  # its limits may be others now: it must be counted again
+            kept = msgspec.json.decode(one.payload, type=Tally)
+            kept = msgspec.structs.replace(kept, counts={}, counting=False)
+            headers = block(_ROLLUP + guard_lines(tally, one.seq))
+            messages.append(Pending(tally, msgspec.json.encode(kept), headers))
+    last = await store(home, messages)
+    first = last - len(messages) + 1
+    return [
+        None
+        if place is None
+        else Document(
+            put.kind,
+            put.name,
+            msgspec.Raw(b"null") if put.body is None else put.body,
+            first + place,
+            put.expires_at,
+        )
+        for put, place in zip(puts, places, strict=True)
+    ]
+
+
+async def store(home: Home, messages: Sequence[Pending]) -> int:
+    """Stores messages in one step, through the fault hook."""
+    if home.fault:
+        home.fault("before_commit")
+    with translated("writing documents"):
+        last = await home.js.store_batch(messages)
+    home.highest = max(home.highest, last)
+    if home.fault:
+        home.fault("after_commit")
+    return last
+
+
+def _revision(stored: Stored | None, now: int) -> int:
+    if stored is None:
+        return 0
+    sheet = _SHEET.decode(stored.payload)
+    expired = sheet.expires_at is not None and sheet.expires_at <= now
+    return 0 if sheet.deleted or expired else stored.seq
+
+
+async def scan(home: Home, kind: str, now: int) -> list[Document]:
+    """The documents of a kind that have not expired, by name."""
+    found = [
+        document
+        for document in await everything(home, kind)
+        if document.expires_at is None or document.expires_at > now
+    ]
+    return sorted(found, key=lambda document: document.name)
+
+
+async def everything(home: Home, kind: str) -> list[Document]:
+    """The documents of a kind, expired ones too."""
+    documents: list[Document] = []
+    after = 0
+    while True:
+        with translated("reading documents"):
+            page = await home.js.read(
+                home.layout.stream, after, home.layout.documents(kind), PAGE
+            )
+        for one in page:
+            document = _document(kind, one)
+            if document is not None:
+                documents.append(document)
+        if len(page) < PAGE:
+            return documents
+        after = page[-1].seq
+
+
+def _document(kind: str, stored: Stored) -> Document | None:
+    sheet = _SHEET.decode(stored.payload)
+    if sheet.deleted:
+        return None
+    name = unspelled(stored.subject.rsplit(b".", 1)[1].decode())
+    return Document(kind, name, msgspec.Raw(bytes(sheet.body)), stored.seq, sheet.expires_at)

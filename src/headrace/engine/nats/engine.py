@@ -1,0 +1,293 @@
+"""The NATS engine: one JetStream stream is truth and journal at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from headrace.core.admission import Verdict
+from headrace.core.change import Answer, Change
+from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
+from headrace.core.errors import AppClosed
+from headrace.core.model import Counted, Document, Filter, Job, KeyStatus, NewJob, Page
+from headrace.core.search import parse_cursor
+from headrace.core.states import State
+from headrace.engine.ledger import Ledger
+from headrace.engine.nats import claiming, documents, upkeep
+from headrace.engine.nats.bells import RopeBell, Ropes
+from headrace.engine.nats.commit import Fault, punctual
+from headrace.engine.nats.errors import translated
+from headrace.engine.nats.location import Location, locate
+from headrace.engine.nats.server import EmbeddedServer
+from headrace.engine.nats.session import Session
+from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part
+from headrace.engine.nats.wire.options import Options
+from headrace.engine.protocol import QUEUE_KIND, WORKER_KIND, Checkup, Details, Entry, Prune, Put
+
+T = TypeVar("T")
+
+SHOWN = 10
+"""So many waiting jobs of a key are shown."""
+
+
+class _Home:
+    """What all handles of an engine share: the bells, and a session for each event loop."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.fault: Fault | None = None
+        self.server: EmbeddedServer | None = None
+        self.sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        self.ropes = Ropes(location.layout)
+        self.opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.closed = True
+
+    async def options(self) -> Options:
+        location = self.location
+        if location.options is not None:
+            return location.options
+        assert location.folder is not None
+        if self.server is None:
+            self.server = EmbeddedServer(location.folder, location.sync)
+        return Options.parse(await self.server.start())
+
+
+class NatsEngine:
+    """An engine on NATS JetStream. Any thread and event loop may use it; each loop has a
+    connection of its own.
+
+    `url` is `nats://host:4222,host2:4222?namespace=prod`, `tls://…`, or `nats+embedded:PATH` for
+    a server of one's own in a folder.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._home = _Home(locate(url))
+        self._owns = True
+
+    @property
+    def url(self) -> str:
+        return self._home.location.url
+
+    @property
+    def namespace(self) -> str:
+        return self._home.location.layout.namespace
+
+    @property
+    def fault(self) -> Fault | None:
+        """A test's hook into the commit, called at `before_commit` and `after_commit`."""
+        return self._home.fault
+
+    @fault.setter
+    def fault(self, hook: Fault | None) -> None:
+        self._home.fault = hook
+        for session in self._home.sessions.values():
+            session.fault = hook
+
+    async def open(self) -> None:
+        self._home.closed = False
+        session = await self._session()
+        self._home.ropes.attach(session.connection)
+
+    async def close(self) -> None:
+        """Commits what was accepted and hangs up. A twin hangs up its own loop's connection."""
+        home, here = self._home, asyncio.get_running_loop()
+        if self._owns:
+            home.closed = True
+            for loop, session in list(home.sessions.items()):
+                if loop is not here and loop.is_running():
+                    closing = asyncio.run_coroutine_threadsafe(session.close(), loop)
+                    await asyncio.wrap_future(closing)
+                    home.sessions.pop(loop, None)
+        session = home.sessions.pop(here, None)
+        if session is not None:
+            await session.close()
+        if self._owns and home.server is not None:
+            await home.server.stop()
+            home.server = None
+
+    def twin(self) -> NatsEngine:
+        handle = object.__new__(NatsEngine)
+        handle._home, handle._owns = self._home, False
+        return handle
+
+    def listen(self, topics: frozenset[str]) -> RopeBell:
+        return self._home.ropes.listen(topics)
+
+    async def _session(self) -> Session:
+        home, loop = self._home, asyncio.get_running_loop()
+        session = home.sessions.get(loop)
+        if session is not None:
+            return session
+        if home.closed:
+            raise AppClosed("the engine is closed; open it first")
+        async with home.opening.setdefault(loop, asyncio.Lock()):
+            if loop not in home.sessions:
+                location = home.location
+                session = Session(location.layout, home.ropes, location.projection)
+                session.fault = home.fault
+                await session.open(await home.options(), location.replicas)
+                home.sessions[loop] = session
+                task = loop.create_task(self._hang_up_with(loop))
+                home.tasks.add(task)
+                task.add_done_callback(home.tasks.discard)
+            return home.sessions[loop]
+
+    async def _hang_up_with(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A loop that ends cancels its tasks; this one takes the connection with it."""
+        try:
+            while loop in self._home.sessions:
+                await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            session = self._home.sessions.pop(loop, None)
+            self._home.opening.pop(loop, None)
+            if session is not None:
+                await session.close()
+            raise
+
+    # Writing
+
+    async def insert(
+        self, groups: Sequence[Sequence[NewJob]], now: int
+    ) -> list[tuple[Verdict, ...]]:
+        session = await self._session()
+        asks = [
+            session.committer.ask(_inserting(group, now), _wanted(group), now)
+            for group in groups
+        ]
+        return await asyncio.gather(*asks)
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        return await claiming.claim(await self._session(), request)
+
+    async def apply(self, changes: Sequence[Change]) -> list[Answer]:
+        session = await self._session()
+        if not changes:
+            return []
+        parts = {part: None for change in changes for part in _parts_of(change.job)}
+        now = changes[0].cases[0].write.at
+        return await session.committer.ask(
+            lambda ledger, _: ledger.apply_all(changes), parts, now
+        )
+
+    async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
+        session = await self._session()
+        if not leases:
+            return []
+
+        def work(_: Ledger, transaction: Transaction) -> list[Renewal]:
+            return [_renewed(transaction, lease, until) for lease in leases]
+
+        parts = [job_part(lease.job_id) for lease in leases]
+        return await session.committer.ask(work, parts, until)
+
+    async def prune(self, order: Prune) -> int:
+        return await upkeep.prune(await self._session(), order)
+
+    async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
+        session = await self._session()
+        written = await documents.put(session, puts, now)
+        if any(put.kind == QUEUE_KIND for put in puts):
+            session.forget_settings()
+        for put in puts:
+            if put.kind == WORKER_KIND and put.body is not None:
+                session.tell_presence(put.name, put.body)
+        return written
+
+    # Reading
+
+    async def get(self, ids: Sequence[str]) -> list[Details | None]:
+        session = await self._session()
+        with translated("reading jobs"):
+            return await session.loader.details(ids)
+
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        before = parse_cursor(cursor)
+        session = await self._session()
+        asked = upkeep.asked_by_upkeep(filter)
+        if asked is not None and punctual(asked):
+            return await upkeep.lapsed(session, filter, limit)
+        await session.catch_up()
+        return session.projection.find(filter, before, limit)
+
+    async def count(self, service: str | None = None) -> list[Counted]:
+        return await (await self._session()).count(service)
+
+    async def journal(
+        self, after: int, limit: int = 1000, job_id: str | None = None
+    ) -> list[Entry]:
+        session = await self._session()
+        await session.catch_up()
+        return session.projection.journal(after, limit, job_id)
+
+    async def scan(self, kind: str, now: int) -> list[Document]:
+        return await documents.scan(await self._session(), kind, now)
+
+    async def key(self, service: str, hash: str) -> KeyStatus | None:
+        session = await self._session()
+        transaction = Transaction(0, session.settings)
+        part = Part("key", hash, service)
+        with translated("reading a key"):
+            await session.loader.load(transaction, [part])
+            record: KeyRecord = transaction.known[part].value
+            members = sorted(record.members.items(), key=lambda item: item[1].place)
+            shown = [id for id, member in members if member.active]
+            waiting = [id for id, member in members if not member.active][:SHOWN]
+            domains = await session.loader.domains([*shown, *waiting])
+        active = [job for id in shown if (job := domains[id].job)]
+        queued = [job for id in waiting if (job := domains[id].job)]
+        some: list[Job] = [*active, *queued]
+        if not some:
+            return None
+        assert some[0].key
+        return KeyStatus(
+            service,
+            some[0].key.name,
+            hash,
+            tuple(active),
+            record.row.queued,
+            tuple(queued),
+            record.row.takeovers,
+        )
+
+    async def checkup(self, now: int) -> Checkup:
+        """Looks at the server and the stream, for `headrace doctor`."""
+        return await upkeep.checkup(await self._session(), now)
+
+
+def _inserting(
+    group: Sequence[NewJob], now: int
+) -> Callable[[Ledger, Transaction], tuple[Verdict, ...]]:
+    return lambda ledger, _: ledger.insert(group, now)
+
+
+def _wanted(group: Sequence[NewJob]) -> list[Part]:
+    parts: dict[Part, None] = {}
+    for new in group:
+        parts[job_part(new.id)] = None
+        for parent in new.depends_on:
+            parts[job_part(parent)] = None
+        if new.dedup:
+            parts[Part("dedup", new.dedup.key, new.service)] = None
+        if new.key:
+            parts[Part("key", new.key.hash, new.service)] = None
+    return list(parts)
+
+
+def _parts_of(job: Job) -> list[Part]:
+    parts = [job_part(job.id)]
+    if job.key:
+        parts.append(Part("key", job.key.hash, job.service))
+    if job.spec.dedup:
+        parts.append(Part("dedup", job.spec.dedup.key, job.service))
+    return parts
+
+
+def _renewed(transaction: Transaction, lease: Lease, until: int) -> Renewal:
+    job = transaction.job(lease.job_id)
+    if job is None or job.token != lease.token or job.state is not State.ACTIVE:
+        return Renewal(False)
+    if not job.detached:
+        transaction.renew(job, until)
+    return Renewal(True, job.cancelling)

@@ -1,0 +1,219 @@
+"""A session: the connection of one event loop, and what is known through it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from headrace.core.model import Counted
+from headrace.core.queue import DEFAULTS, QueueSettings, decode
+from headrace.engine.nats import stream
+from headrace.engine.nats.bells import Ropes
+from headrace.engine.nats.claiming import Watch
+from headrace.engine.nats.commit import Committer, Fault
+from headrace.engine.nats.documents import Sheet
+from headrace.engine.nats.errors import translated
+from headrace.engine.nats.layout import Layout, unspelled
+from headrace.engine.nats.lines import DUE, EARLY, Line, Place, line_of
+from headrace.engine.nats.loading import Loader
+from headrace.engine.nats.projection import Projection
+from headrace.engine.nats.transaction import Known, Missing, Part, Tally, Transaction, replace
+from headrace.engine.nats.wire.connection import Connection
+from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.options import Options
+from headrace.engine.protocol import QUEUE_KIND, queue_document
+
+_SHEET = msgspec.json.Decoder(Sheet)
+
+CENSUS_KINDS = frozenset({"settings", "census", "waiting"})
+
+
+class Session:
+    """Opened by `open`, closed by `close`, used in one event loop only."""
+
+    connection: Connection
+    js: JetStream
+    loader: Loader
+    projection: Projection
+
+    def __init__(self, layout: Layout, ropes: Ropes, projection: str | None) -> None:
+        self.layout, self._ropes, self._projection_path = layout, ropes, projection
+        self.fault: Fault | None = None
+        self.highest = 0
+        self.replicas = 1
+        self.created = ""
+        self.watch = Watch()
+        self.committer = Committer(self)
+        self._settings: dict[Place, QueueSettings] = {}
+        self._lines: dict[Place, Line] = {}
+        self._have: set[tuple[Place, str]] = set()
+        self._catching_up = asyncio.Lock()
+
+    @property
+    def replicated(self) -> bool:
+        return self.replicas > 1
+
+    async def open(self, options: Options, replicas: int | None) -> None:
+        """Connects, and sees to the stream."""
+        with translated("connecting"):
+            self.connection = await Connection.open(options, on_reconnect=self._reconnected)
+        try:
+            self.js = JetStream(self.connection)
+            self.loader = Loader(self.js, self.layout)
+            found = await stream.ensure(
+                self.js, self.layout, self.connection.server_info, replicas
+            )
+            self.replicas, self.created = found.replicas, found.created
+            self.highest = found.last
+            self.projection = Projection(self._projection_path, self.layout)
+            self.projection.open(f"{self.layout.stream} {self.created}")
+            namespace = self.layout.namespace
+            self.connection.subscribe(
+                f"{namespace}.bell.rec.doc.{QUEUE_KIND}.*".encode(), self._settings_changed
+            )
+            self.connection.subscribe(
+                f"{namespace}.bell.rec.lines.*.*".encode(), self._lines_changed
+            )
+            await self.connection.flush()
+        except BaseException:
+            await self.connection.close()
+            raise
+
+    async def close(self) -> None:
+        """Commits what was accepted, gives tickets back, and hangs up."""
+        await self.committer.idle()
+        for line in self._lines.values():
+            line.close()
+        for line, ticket, _ in (*self.watch.leases.values(), *self.watch.expiries.values()):
+            line.give_back([ticket])
+        self._ropes.detach(self.connection)
+        with contextlib.suppress(Exception):
+            await self.connection.flush(1.0)
+        await self.connection.close()
+        self.projection.close()
+
+    def _reconnected(self) -> None:
+        """What changed meanwhile is not known."""
+        self._settings.clear()
+        for line in self._lines.values():
+            line.forget()
+        self._ropes.ring_all()
+
+    # Queues
+
+    def settings(self, service: str, queue: str) -> QueueSettings:
+        found = self._settings.get(Place(service, queue))
+        if found is None:
+            raise Missing(Part("settings", queue, service))
+        return found
+
+    async def settings_of(self, place: Place) -> QueueSettings:
+        """The settings of a queue, read where they are not known."""
+        if place not in self._settings:
+            await self._read_settings([place])
+        return self._settings.get(place, DEFAULTS)
+
+    async def paused(self, place: Place) -> bool:
+        return (await self.settings_of(place)).paused
+
+    async def _read_settings(self, places: Sequence[Place]) -> None:
+        subjects = {
+            self.layout.document(QUEUE_KIND, queue_document(*place)): place for place in places
+        }
+        with translated("reading queue settings"):
+            found = await self.js.last(self.layout.stream, list(subjects))
+        known = dict.fromkeys(places, DEFAULTS)
+        for one in found:
+            sheet = _SHEET.decode(one.payload)
+            if not sheet.deleted:
+                known[subjects[one.subject]] = decode(sheet.body)
+        self._settings.update(known)
+
+    def _settings_changed(self, subject: bytes, *_: object) -> None:
+        name = unspelled(subject.rsplit(b".", 1)[1].decode())
+        service, _, queue = name.partition("/")
+        self._settings.pop(Place(service, queue), None)
+
+    def forget_settings(self) -> None:
+        """They were changed here."""
+        self._settings.clear()
+
+    def _lines_changed(self, subject: bytes, *_: object) -> None:
+        service, queue = subject.decode().split(".")[-2:]
+        if line := self._lines.get(Place(service, queue)):
+            line.forget()
+
+    def line(self, place: Place) -> Line:
+        if place not in self._lines:
+            self._lines[place] = Line(self, place)
+        return self._lines[place]
+
+    async def ensure_lines(self, messages: Iterable[Pending]) -> None:
+        """Sees to it that what is about to be stored will be found."""
+        wanted: dict[Place, set[str]] = {}
+        for message in messages:
+            found = line_of(message.subject)
+            if found and found not in self._have:
+                wanted.setdefault(found[0], set()).add(found[1])
+        for place, names in wanted.items():
+            names |= {EARLY, DUE}
+            await self.line(place).ensure(sorted(names))
+            self._have |= {(place, name) for name in names}
+
+    # Reading for transactions
+
+    async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None:
+        """Reads what a transaction needs to know."""
+        settings = [Place(part.of, part.name) for part in parts if part.kind == "settings"]
+        if settings:
+            await self._read_settings(settings)
+        stored = [part for part in parts if part.kind not in CENSUS_KINDS]
+        stored += [Part("tally", p.name, p.of) for p in parts if p.kind == "census"]
+        await self.loader.load(transaction, dict.fromkeys(stored))
+        for part in parts:
+            if part.kind == "census":
+                await self._take_census(transaction, part)
+            elif part.kind == "waiting":
+                await self.catch_up()
+                oldest = self.projection.oldest_waiting(part.of, part.name)
+                transaction.know(part, [oldest] if oldest else [], -1)
+
+    async def _take_census(self, transaction: Transaction, part: Part) -> None:
+        """Counts the jobs of a queue that has got a limit."""
+        tally = Part("tally", part.name, part.of)
+        counts = {c.state: c.jobs for c in await self.count(part.of) if c.queue == part.name}
+        known = transaction.known[tally]
+        value: Tally = transaction.values.get(tally, known.value)
+        value = replace(value, counts=counts, counting=True)
+        transaction.known[tally] = Known(value, known.last)
+        if tally in transaction.values:
+            transaction.values[tally] = value
+
+    # The projection
+
+    async def catch_up(self) -> None:
+        """Brings the projection to where the stream is."""
+        async with self._catching_up:
+            with translated("reading the journal"):
+                found = await stream.info(self.js, self.layout)
+                last = found["state"]["last_seq"] if found else 0
+                await self.projection.catch_up(self.js, self.layout.stream, last)
+
+    async def count(self, service: str | None) -> list[Counted]:
+        await self.catch_up()
+        return self.projection.count(service)
+
+    def tell_presence(self, name: str, body: msgspec.Raw) -> None:
+        """Lets whoever follows know that a worker is there."""
+        service, _, worker = name.rpartition("/")
+        subject = self.layout.heartbeat(service or "-", worker)
+        if self.connection.connected:
+            self.connection.publish(subject, bytes(body))
+
+    def ring(self, topics: Iterable[str]) -> None:
+        self._ropes.ring(topics, self.connection)
+
+

@@ -1,0 +1,496 @@
+"""A transaction: `Records` over what was read from the stream, whose writes become messages.
+
+The ledger runs on it as on any store. What it reads and is not known yet is `Missing`: it is
+fetched, and the operation runs again. What it writes is gathered; nothing is stored until the
+whole of it is, in one atomic batch in which everything that was read is guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.admission import Holder
+from headrace.core.change import Answer, Change
+from headrace.core.claims import ClaimRequest
+from headrace.core.event import Event
+from headrace.core.model import Job, LogEntry, Stage, TryError
+from headrace.core.queue import QueueSettings
+from headrace.core.states import FINAL, WAITING, State
+from headrace.engine.nats import layout as names
+from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.records import Edge, Happening, KeyRow
+
+replace = msgspec.structs.replace
+
+
+class Missing(Exception):
+    """The transaction needs these parts first."""
+
+    def __init__(self, *parts: Part) -> None:
+        super().__init__(parts)
+        self.parts = parts
+
+
+class Part(NamedTuple):
+    """Something that can be read and written as one: what it is, and whose."""
+
+    kind: str
+    name: str
+    of: str = ""
+
+
+def job_part(job_id: str) -> Part:
+    return Part("job", job_id)
+
+
+class Domain(Struct, frozen=True):
+    """A job with what is kept under its prefix. `last` is the sequence that guards it."""
+
+    last: int = 0
+    newest: int = 0
+    """The sequence of the message that says how the job stands."""
+    job: Job | None = None
+    told: bool = False
+    parents: dict[str, Edge] = {}
+    children: tuple[str, ...] = ()
+
+
+class Member(Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
+    """A living job of a key."""
+
+    queue: str
+    priority: int
+    run_at: int
+    seq: int
+    stage: Stage = Stage.NONE
+    active: bool = False
+    lifo: bool = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        place = min(self.run_at, (1 << 43) - 1) << 20 | self.seq & 0xFFFFF
+        return self.priority, -place if self.lifo else place
+
+
+class KeyRecord(Struct, frozen=True, omit_defaults=True):
+    """A concurrency key: what is counted of it, and its living jobs."""
+
+    row: KeyRow = KeyRow()
+    members: dict[str, Member] = {}
+
+
+class Tally(Struct, frozen=True, omit_defaults=True):
+    """What is counted of a queue that has limits."""
+
+    counts: dict[State, int] = {}
+    arrival: int = 0
+    counting: bool = False
+
+
+class Known(Struct, frozen=True):
+    """A part as it was read, with the sequence that guards it."""
+
+    value: Any
+    last: int
+
+
+class Draft(Struct, frozen=True):
+    """A message of a job, to be written."""
+
+    job_id: str
+    kind: str
+    job: Job | None
+    event: Event | None = None
+    error: TryError | None = None
+    clears: bool = False
+    told: bool = False
+
+
+class Timer(NamedTuple):
+    """A moment at which someone must look."""
+
+    service: str
+    queue: str
+    what: str
+    at: int
+    body: bytes = b""
+
+
+Settings = Callable[[str, str], QueueSettings]
+
+
+class Transaction:
+    """One group of operations. Each is begun with `begin`, and can be taken back as a whole."""
+
+    def __init__(self, base: int, settings: Settings) -> None:
+        self.base = PROVISIONAL + base + 1
+        self._settings = settings
+        self.known: dict[Part, Known] = {}
+        self.values: dict[Part, Any] = {}
+        self.drafts: list[Draft] = []
+        self.timers: list[Timer] = []
+        self.touched: list[set[Part]] = []
+        self.wrote: list[set[Part]] = []
+        self.owner: list[int] = []
+        """Which operation made each draft."""
+        self.timed: list[int] = []
+        self._newest: dict[str, int] = {}
+        self._aside: dict[str, tuple[TryError | None, bool]] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    # Operations
+
+    def begin(self) -> Callable[[], None]:
+        """The next operation; the answer takes it back."""
+        self.touched.append(set())
+        self.wrote.append(set())
+        self._undo = []
+        back = self.undoable()
+
+        def undo() -> None:
+            back()
+            self.touched.pop()
+            self.wrote.pop()
+
+        return undo
+
+    def undoable(self) -> Callable[[], None]:
+        start, aside = len(self._undo), dict(self._aside)
+
+        def undo() -> None:
+            while len(self._undo) > start:
+                self._undo.pop()()
+            self._aside = aside
+
+        return undo
+
+    def know(self, part: Part, value: Any, last: int) -> None:
+        """Tells what was read from the stream."""
+        self.known[part] = Known(value, last)
+
+    # Parts
+
+    def _get(self, part: Part) -> Any:
+        self.touched[-1].add(part)
+        if part in self.values:
+            return self.values[part]
+        if part not in self.known:
+            raise Missing(part)
+        return self.known[part].value
+
+    def _set(self, part: Part, value: Any) -> None:
+        self.touched[-1].add(part)
+        self.wrote[-1].add(part)
+        self._assign(self.values, part, value)
+
+    def _assign(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        if key in table:
+            before = table[key]
+            self._undo.append(lambda: table.__setitem__(key, before))
+        else:
+            self._undo.append(lambda: table.pop(key, None))
+        table[key] = value
+
+    def _domain(self, job_id: str) -> Domain:
+        return cast(Domain, self._get(job_part(job_id)))
+
+    # Jobs
+
+    def next_seq(self) -> int:
+        return self.base + len(self.drafts)
+
+    def job(self, job_id: str) -> Job | None:
+        return self._domain(job_id).job
+
+    def current(self, snapshot: Job) -> Job | None:
+        return self.job(snapshot.id)
+
+    def record(self, entry: Happening) -> None:
+        job_id = entry.new.id
+        error, clears = self._aside.pop(job_id, (None, False))
+        event = entry.event()
+        self._add(
+            Draft(
+                job_id,
+                str(event.event),
+                None,
+                event,
+                error,
+                clears,
+                told=bool(error or event.logs),
+            )
+        )
+
+    def _add(self, draft: Draft) -> None:
+        place = len(self.drafts)
+        self.drafts.append(draft)
+        self.owner.append(len(self.touched) - 1)
+
+        def undo() -> None:
+            self.drafts.pop()
+            self.owner.pop()
+
+        self._undo.append(undo)
+        self._assign(self._newest, draft.job_id, place)
+
+    def save(self, old: Job | None, new: Job) -> None:
+        part = job_part(new.id)
+        domain = self._domain(new.id)
+        place = self._newest.get(new.id)
+        told = domain.told
+        if place is None or self.drafts[place].kind == names.REMOVED:
+            self._add(Draft(new.id, names.PLACED, new, told=told))
+        else:
+            before = self.drafts[place]
+            told = before.told or (told and not before.clears)
+            self.drafts[place] = replace(before, job=new, told=told)
+            self._undo.append(lambda: self.drafts.__setitem__(place, before))
+        self._set(part, replace(domain, job=new, told=told))
+        self._place_in_key(new)
+        self._count(domain.job, new)
+        self._set_timers(domain.job, new)
+
+    def remove(self, job: Job) -> None:
+        domain = self._domain(job.id)
+        if domain.job is None:
+            return
+        self._add(Draft(job.id, names.REMOVED, None))
+        self._set(job_part(job.id), replace(domain, job=None, told=False, parents={}))
+        if job.key:
+            self._leave_key(job)
+        self._count(domain.job, None)
+
+    def renew(self, job: Job, until: int) -> Job:
+        """Moves the end of a lease."""
+        domain = self._domain(job.id)
+        renewed = replace(job, lease_until=until)
+        self._add(Draft(job.id, names.HEARTBEAT, renewed, told=domain.told))
+        self._set(job_part(job.id), replace(domain, job=renewed))
+        return renewed
+
+    def _set_timers(self, old: Job | None, new: Job) -> None:
+        if new.stage is Stage.DELAYED and (
+            old is None
+            or (old.stage, old.run_at, old.queue) != (new.stage, new.run_at, new.queue)
+        ):
+            self._time(Timer(new.service, new.queue, f"run.{new.id}", new.run_at))
+        if (
+            new.expires_at is not None
+            and new.state in WAITING
+            and (old is None or old.state not in WAITING or old.expires_at != new.expires_at)
+        ):
+            self._time(Timer(new.service, new.queue, f"expire.{new.id}", new.expires_at))
+
+    def _time(self, timer: Timer) -> None:
+        self.timers.append(timer)
+        self.timed.append(len(self.touched) - 1)
+
+        def undo() -> None:
+            self.timers.pop()
+            self.timed.pop()
+
+        self._undo.append(undo)
+
+    def watch(self, timer: Timer) -> None:
+        """Has someone look at a moment."""
+        self._time(timer)
+
+    # History
+
+    def add_error(self, job: Job, error: TryError) -> None:
+        self._aside[job.id] = (error, self._aside.get(job.id, (None, False))[1])
+
+    def add_logs(self, job: Job, entries: Sequence[LogEntry]) -> None:
+        """They are in the event."""
+
+    def clear_history(self, job: Job) -> None:
+        self._aside[job.id] = (None, True)
+
+    # Lines: over what is known; the engine sees to it that what matters is
+
+    def start(self, request: ClaimRequest, queue: str, room: int) -> list[Job]:
+        return []
+
+    def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
+        return []
+
+    def _jobs(self, service: str, queue: str, stage: Stage) -> Iterable[Job]:
+        for part in {**self.known, **self.values}:
+            if part.kind == "job":
+                domain: Domain = (
+                    self.values[part] if part in self.values else self.known[part].value
+                )
+                job = domain.job
+                if job and job.stage is stage and (job.service, job.queue) == (service, queue):
+                    yield job
+
+    def ready(self, service: str, queue: str, limit: int) -> list[Job]:
+        jobs = sorted(
+            self._jobs(service, queue, Stage.READY), key=lambda job: (job.priority, job.position)
+        )
+        return jobs[:limit]
+
+    def due(self, service: str, queue: str, now: int, limit: int) -> list[Job]:
+        jobs = [j for j in self._jobs(service, queue, Stage.DELAYED) if j.run_at <= now]
+        return sorted(jobs, key=lambda job: (job.run_at, job.seq))[:limit]
+
+    def next_due(self, service: str, queue: str) -> int | None:
+        return min((j.run_at for j in self._jobs(service, queue, Stage.DELAYED)), default=None)
+
+    # Queues
+
+    def settings(self, service: str, queue: str) -> QueueSettings:
+        return self._settings(service, queue)
+
+    def _counts(self, service: str, queue: str) -> bool:
+        settings = self._settings(service, queue)
+        return settings.max_active is not None or settings.max_entries is not None
+
+    def _tally(self, service: str, queue: str) -> Tally:
+        tally = cast(Tally, self._get(Part("tally", queue, service)))
+        if not tally.counting and self._counts(service, queue):
+            raise Missing(Part("census", queue, service))
+        return tally
+
+    def counted(self, service: str, queue: str, state: State) -> int:
+        return self._tally(service, queue).counts.get(state, 0)
+
+    def _count(self, old: Job | None, new: Job | None) -> None:
+        for job, step in ((old, -1), (new, 1)):
+            if job is None or (old and new and (old.queue, old.state) == (new.queue, new.state)):
+                continue
+            if not self._counts(job.service, job.queue):
+                continue
+            tally = self._tally(job.service, job.queue)
+            counts = tally.counts | {job.state: tally.counts.get(job.state, 0) + step}
+            self._set(Part("tally", job.queue, job.service), replace(tally, counts=counts))
+
+    def oldest_waiting(self, service: str, queue: str) -> str | None:
+        waiting: list[str] = self._get(Part("waiting", queue, service))
+        for job_id in waiting:
+            job = self.job(job_id)
+            if job and job.state in WAITING and job.queue == queue:
+                return job_id
+        jobs = [
+            job
+            for part, domain in self.values.items()
+            if part.kind == "job"
+            and (job := cast(Domain, domain).job)
+            and (job.service, job.queue) == (service, queue)
+            and job.state in WAITING
+        ]
+        return min(jobs, key=lambda job: job.seq).id if jobs else None
+
+    def arrival(self, service: str, queue: str) -> int:
+        return cast(Tally, self._get(Part("tally", queue, service))).arrival
+
+    def set_arrival(self, service: str, queue: str, arrival: int) -> None:
+        part = Part("tally", queue, service)
+        self._set(part, replace(cast(Tally, self._get(part)), arrival=arrival))
+
+    # Keys
+
+    def _key(self, service: str, hash: str) -> KeyRecord:
+        return cast(KeyRecord, self._get(Part("key", hash, service)))
+
+    def key(self, service: str, hash: str) -> KeyRow:
+        return self._key(service, hash).row
+
+    def set_key(self, service: str, hash: str, row: KeyRow) -> None:
+        self._set(Part("key", hash, service), replace(self._key(service, hash), row=row))
+
+    def _place_in_key(self, job: Job) -> None:
+        if job.key is None:
+            return
+        if job.state in FINAL:
+            self._leave_key(job)
+            return
+        record = self._key(job.service, job.key.hash)
+        member = Member(
+            job.queue,
+            job.priority,
+            job.run_at,
+            job.seq,
+            job.stage,
+            job.state is State.ACTIVE,
+            job.spec.lifo,
+        )
+        if record.members.get(job.id) != member:
+            members = record.members | {job.id: member}
+            self._set(Part("key", job.key.hash, job.service), replace(record, members=members))
+
+    def _leave_key(self, job: Job) -> None:
+        assert job.key
+        record = self._key(job.service, job.key.hash)
+        if job.id in record.members:
+            members = {id: m for id, m in record.members.items() if id != job.id}
+            self._set(Part("key", job.key.hash, job.service), replace(record, members=members))
+
+    def ready_ahead(self, job: Job) -> int:
+        assert job.key
+        return sum(
+            other.stage is Stage.READY
+            and other.queue == job.queue
+            and other.priority <= job.priority
+            and id != job.id
+            for id, other in self._key(job.service, job.key.hash).members.items()
+        )
+
+    def parked(self, service: str, hash: str) -> list[Job]:
+        members = self._key(service, hash).members
+        heads: dict[str, str] = {}
+        for id, member in sorted(members.items(), key=lambda item: item[1].place):
+            if member.stage is Stage.PARKED:
+                heads.setdefault(member.queue, id)
+        missing = [job_part(id) for id in heads.values() if not self._has(job_part(id))]
+        if missing:
+            raise Missing(*missing)
+        jobs = [self.job(heads[queue]) for queue in sorted(heads)]
+        return [job for job in jobs if job]
+
+    def _has(self, part: Part) -> bool:
+        return part in self.values or part in self.known
+
+    def first_of_key(self, service: str, hash: str, active: bool) -> str | None:
+        members = self._key(service, hash).members
+        wanted = [(member.seq, id) for id, member in members.items() if member.active == active]
+        return min(wanted)[1] if wanted else None
+
+    # Dedup keys
+
+    def holder(self, service: str, key: str) -> Holder | None:
+        return self._get(Part("dedup", key, service))
+
+    def set_holder(self, service: str, key: str, holder: Holder | None) -> None:
+        part = Part("dedup", key, service)
+        self._get(part)
+        self._set(part, holder)
+
+    # Edges: a dependent keeps what it knows of its parents, a parent only who depends on it
+
+    def edges_to(self, parent_id: str) -> list[Edge]:
+        children = self._domain(parent_id).children
+        missing = [job_part(id) for id in children if not self._has(job_part(id))]
+        if missing:
+            raise Missing(*missing)
+        found = (self._domain(child).parents.get(parent_id) for child in children)
+        return [edge for edge in found if edge is not None]
+
+    def edges_from(self, child_id: str) -> list[Edge]:
+        return list(self._domain(child_id).parents.values())
+
+    def set_edge(self, edge: Edge) -> None:
+        child, parent = self._domain(edge.child_id), self._domain(edge.parent_id)
+        known = edge.parent_id in child.parents
+        if not known:
+            others = tuple(id for id in parent.children if id != edge.child_id)
+            self._set(
+                job_part(edge.parent_id), replace(parent, children=(*others, edge.child_id))
+            )
+            child = self._domain(edge.child_id)
+        parents = child.parents | {edge.parent_id: edge}
+        self._set(job_part(edge.child_id), replace(child, parents=parents))

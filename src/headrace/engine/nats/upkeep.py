@@ -1,0 +1,216 @@
+"""What workers do on their rounds: leases that ran out, retention, and looking after the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.core.admission import Holder
+from headrace.core.model import Filter, Job, Page
+from headrace.core.states import FINAL, WAITING, State
+from headrace.engine.ledger import Ledger
+from headrace.engine.nats import documents, stream
+from headrace.engine.nats.batch import block, guard_lines
+from headrace.engine.nats.errors import translated
+from headrace.engine.nats.session import Session
+from headrace.engine.nats.transaction import Transaction, job_part
+from headrace.engine.nats.wire.jetstream import Pending
+from headrace.engine.nats.wire.stored import Stored
+from headrace.engine.protocol import Check, Checkup, Health, Prune
+
+MOST = 400
+"""So many jobs are deleted in one step."""
+
+_ACTIVE = frozenset({State.ACTIVE})
+_HOLDER = msgspec.json.Decoder(Holder | None)
+
+
+# Timers that fired
+
+
+def asked_by_upkeep(filter: Filter) -> int | None:
+    """The time at which upkeep asks for leases that ran out or jobs that came too late."""
+    service = filter.service
+    if filter == Filter(service=service, states=_ACTIVE, lease_until=filter.lease_until):
+        return filter.lease_until
+    if filter == Filter(service=service, states=WAITING, expires_until=filter.expires_until):
+        return filter.expires_until
+    return None
+
+
+async def lapsed(session: Session, filter: Filter, limit: int) -> Page:
+    """The jobs that timers told this session to look at, and that are overdue indeed. Workers
+    learn of leases and times to start this way, not from the projection."""
+    leases = filter.lease_until is not None
+    found = await (_lapsed_leases if leases else _expired)(session, filter)
+    return Page(tuple(found[:limit]))
+
+
+async def _lapsed_leases(session: Session, filter: Filter) -> list[Job]:
+    now = filter.lease_until or 0
+    watched = session.watch.leases
+    ids = {job_id for _, _, ids in watched.values() for job_id in ids}
+    jobs = await _jobs(session, ids)
+    found: dict[str, Job] = {}
+    for reply, (line, ticket, members) in list(watched.items()):
+        active = [jobs[id] for id in members if (job := jobs[id]) and job.lease_until]
+        overdue = [job for job in active if job and (job.lease_until or 0) <= now]
+        found.update((job.id, job) for job in overdue)
+        if not active:
+            del watched[reply]
+            line.give_up([ticket])
+        elif not overdue:
+            del watched[reply]
+            soonest = min(job.lease_until or 0 for job in active if job)
+            line.give_back([ticket], max(0.05, (soonest - now) / 1000))
+    return [job for job in found.values() if filter.service in (None, job.service)]
+
+
+async def _expired(session: Session, filter: Filter) -> list[Job]:
+    now = filter.expires_until or 0
+    watched = session.watch.expiries
+    jobs = await _jobs(session, {job_id for _, _, job_id in watched.values()})
+    found: list[Job] = []
+    for reply, (line, ticket, job_id) in list(watched.items()):
+        job = jobs[job_id]
+        if job is None or job.state not in WAITING or job.expires_at is None:
+            del watched[reply]
+            line.give_up([ticket])
+        elif job.expires_at > now:
+            del watched[reply]
+            line.give_back([ticket], (job.expires_at - now) / 1000)
+        else:
+            found.append(job)
+    return [job for job in found if filter.service in (None, job.service)]
+
+
+async def _jobs(session: Session, ids: set[str]) -> dict[str, Job | None]:
+    if not ids:
+        return {}
+    with translated("reading jobs"):
+        domains = await session.loader.domains(sorted(ids))
+    return {id: domain.job for id, domain in domains.items()}
+
+
+# Retention
+
+
+async def prune(session: Session, order: Prune) -> int:
+    """Deletes what the cut-offs allow, in one step."""
+    await session.catch_up()
+    projection = session.projection
+    chosen = [projection.ended(cutoff, min(order.limit, MOST)) for cutoff in order.cutoffs]
+    entries, floor = projection.old_entries(order.journal_before, order.limit)
+    gone = 0
+    if any(chosen):
+        gone = await _discard(session, order, chosen)
+    if entries:
+        await _raise_floor(session, floor)
+    await _forget_holders(session, order.now)
+    await _forget_documents(session, order.now)
+    await _reclaim(session)
+    return gone + entries
+
+
+async def _discard(session: Session, order: Prune, chosen: Sequence[Sequence[Job]]) -> int:
+    def work(ledger: Ledger, transaction: Transaction) -> int:
+        gone = 0
+        for jobs in chosen:
+            for job in jobs:
+                stored = transaction.job(job.id)
+                if stored is not None and stored.version == job.version:
+                    ledger.discard(stored, order.now)
+                    gone += 1
+                if len(transaction.drafts) > MOST:
+                    return gone
+        return gone
+
+    parts = [job_part(job.id) for jobs in chosen for job in jobs]
+    return await session.committer.ask(work, parts, order.now)
+
+
+async def _raise_floor(session: Session, floor: int) -> None:
+    subject = session.layout.floor()
+    with translated("pruning the journal"):
+        found = await session.js.last(session.layout.stream, [subject])
+    guard = guard_lines(subject, found[0].seq if found else 0)
+    headers = block(b"Nats-Rollup: sub\r\n" + guard)
+    await documents.store(session, [Pending(subject, b"%d" % floor, headers)])
+
+
+async def _forget_holders(session: Session, now: int) -> None:
+    """Dedup keys whose window is over and whose job has ended hold nothing any more."""
+    held: list[tuple[Stored, Holder]] = []
+    for one in await _everything(session, session.layout.dedups()):
+        holder = _HOLDER.decode(one.payload)
+        if holder and holder.held_until is not None and holder.held_until <= now:
+            held.append((one, holder))
+    jobs = await _jobs(session, {holder.job_id for _, holder in held})
+    for one, holder in held:
+        job = jobs[holder.job_id]
+        if job is None or job.state in FINAL:
+            await _purge(session, one)
+
+
+async def _forget_documents(session: Session, now: int) -> None:
+    filter = f"{session.layout.namespace}.rec.doc.>".encode()
+    for one in await _everything(session, filter):
+        sheet = msgspec.json.decode(one.payload, type=documents.Sheet)
+        if sheet.deleted or (sheet.expires_at is not None and sheet.expires_at <= now):
+            await _purge(session, one)
+
+
+async def _purge(session: Session, stored: Stored) -> None:
+    """Deletes a record, unless it was written again meanwhile."""
+    with translated("pruning"):
+        await session.js.purge(
+            session.layout.stream, stored.subject, upto_seq=stored.seq + 1
+        )
+
+
+async def _everything(session: Session, filter: bytes) -> list[Stored]:
+    found: list[Stored] = []
+    while True:
+        after = found[-1].seq if found else 0
+        with translated("pruning"):
+            page = await session.js.read(session.layout.stream, after, filter, 500)
+        found += page
+        if len(page) < 500:
+            return found
+
+
+async def _reclaim(session: Session) -> None:
+    """Deletes the messages of jobs that are gone and that the journal no longer tells of."""
+    gone = session.projection.gone(200)
+    for job_id, *_ in gone:
+        with translated("pruning"):
+            await session.js.purge(
+                session.layout.stream, session.layout.domain(job_id)
+            )
+    session.projection.forget([one[0] for one in gone])
+
+
+# Looking after the store
+
+
+async def checkup(session: Session, now: int) -> Checkup:
+    """What `headrace doctor` says of the server and the stream."""
+    await session.catch_up()
+    with translated("looking at the stream"):
+        found = await stream.info(session.js, session.layout)
+    assert found
+    state: dict[str, Any] = found["state"]
+    replicas = found["config"]["num_replicas"]
+    checks = [
+        Check(
+            "stream",
+            Health.OK,
+            f"{session.layout.stream}: {state['messages']:,} messages,"
+            f" {state['bytes'] / 1e6:,.1f} MB, {replicas} replica{'s' * (replicas > 1)}",
+        )
+    ]
+    return Checkup(tuple(checks), tuple(session.projection.oldest_due(now)))
+
+
