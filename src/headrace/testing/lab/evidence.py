@@ -20,12 +20,13 @@ T = TypeVar("T")
 async def gather(app: App, folder: Path) -> None:
     """Writes down the journal, and the jobs as they stand."""
     entries = [Entry.of(entry.event) async for entry in app.events()]
-    stored = [_stored(job) async for job in app.find(limit=None)]
+    jobs = [stored(job) async for job in app.find(limit=None)]
     _write(folder / "journal.jsonl", entries)
-    _write(folder / "jobs.jsonl", stored)
+    _write(folder / "jobs.jsonl", jobs)
 
 
-def _stored(job: Job) -> Stored:
+def stored(job: Job) -> Stored:
+    """A job as the checker wants it."""
     result = None if job.result is None else codec.decode_any(job.result)
     token = cast("dict[str, object]", result).get("token") if isinstance(result, dict) else None
     return Stored(
@@ -42,8 +43,8 @@ def load(folder: Path) -> History:
     """The history of the run whose evidence is in the folder."""
     plan = msgspec.json.decode((folder / "plan.json").read_bytes(), type=Plan)
     notes = [note for path in sorted((folder / "notes").iterdir()) for note in read(path)]
-    stored = {one.id: one for one in _read(folder / "jobs.jsonl", Stored)}
-    return History(plan, _read(folder / "journal.jsonl", Entry), stored, notes)
+    jobs = {one.id: one for one in _read(folder / "jobs.jsonl", Stored)}
+    return History(plan, _read(folder / "journal.jsonl", Entry), jobs, notes)
 
 
 def _write(path: Path, records: Iterable[msgspec.Struct]) -> None:

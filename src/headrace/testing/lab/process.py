@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
-from random import Random
 
 import msgspec
 
@@ -41,12 +41,13 @@ def main(role: str, index: str, incarnation: str, where: str) -> None:
     notes.write(Began(role=role))
     panel = Panel(folder / "panel")
     app = open_app(plan, panel)
+    seed = f"{plan.seed}/{role}/{index}/{incarnation}"
+    random.seed(seed)  # ids and jitter too
     if role == "worker":
         Handlers(app, plan, panel, notes)
         _work(app, plan)
     else:
-        chance = Random(f"{plan.seed}/{role}/{index}/{incarnation}")
-        producer = Producer(app, notes, chance)
+        producer = Producer(app, notes, random.Random(seed))
         asyncio.run(_produce(producer, pauses=index == "0"))
 
 

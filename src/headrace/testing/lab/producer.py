@@ -123,7 +123,7 @@ class Producer:
     async def add_dependent(self) -> None:
         if self._known:
             options = workload.plain(self._chance)
-            options["depends_on"] = {self._chance.choice(self._known) for _ in range(2)}
+            options["depends_on"] = [self._chance.choice(self._known) for _ in range(2)]
             options["on_parent_failure"] = self._chance.choice(("unreachable", "wait", "run"))
             await self._hand_in([self._prepared(options)])
 

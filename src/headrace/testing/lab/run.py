@@ -85,7 +85,7 @@ async def run(
         )
         (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
         async with open_app(plan, panel) as app:
-            await _set_queues(app)
+            await set_queues(app)
             crew.hire("worker", setup.workers)
             crew.hire("producer", setup.producers)
             scene = Scene(plan, crew, panel, notes, Random(f"{setup.seed}/nemesis"))
@@ -113,7 +113,8 @@ async def run(
     return Outcome(history, await asyncio.to_thread(violations, history))
 
 
-async def _set_queues(app: App) -> None:
+async def set_queues(app: App) -> None:
+    """Gives the queues of the workload what it promises of them."""
     for name, rules in workload.QUEUES.items():
         await app.queue(name).set(force=True, **_settings(rules))
 

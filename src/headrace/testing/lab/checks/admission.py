@@ -10,6 +10,9 @@ from headrace.testing.lab.notes import Answered, Intended, Spec
 from headrace.testing.lab.rules import FINAL
 from headrace.testing.lab.violation import Violation
 
+FREED = "dedup key freed"
+"""The reason of a change by which a job gives up its dedup key."""
+
 
 def dedup_admits_one(history: History) -> Iterator[Violation]:
     """A dedup key has one living owner; with keep-last also one that waits behind it."""
@@ -19,7 +22,7 @@ def dedup_admits_one(history: History) -> Iterator[Violation]:
         if spec is None or spec.dedup is None or spec.dedup_mode == "throttle":
             continue
         owners = living[spec.dedup]
-        if entry.state in FINAL or entry.reason == "dedup key freed":
+        if entry.state in FINAL or entry.reason == FREED:
             owners.pop(entry.job, None)
         elif entry.event in ("created", "retried") or entry.previous == "unreachable":
             owners[entry.job] = entry
@@ -51,10 +54,13 @@ def throttles_are_kept(history: History) -> Iterator[Violation]:
     newest: dict[str, Entry] = {}
     for entry in history.entries:
         spec = history.specs.get(entry.job)
-        if entry.event != "created" or spec is None or spec.dedup_mode != "throttle":
+        if spec is None or spec.dedup is None or spec.dedup_mode != "throttle":
             continue
-        assert spec.dedup is not None
         last = newest.get(spec.dedup)
+        if entry.reason == FREED and last is not None and last.job == entry.job:
+            del newest[spec.dedup]
+        if entry.event != "created":
+            continue
         newest[spec.dedup] = entry
         if last is None or not (last.job in before and entry.job in after):
             continue
