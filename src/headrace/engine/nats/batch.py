@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
@@ -60,6 +60,15 @@ def components(transaction: Transaction) -> list[Component]:
             of[part] = merged
         found.append(merged)
     return found
+
+
+def union(parts: Iterable[Component]) -> Component:
+    """All of them as one."""
+    whole = Component(set(), set())
+    for component in parts:
+        whole.operations |= component.operations
+        whole.parts |= component.parts
+    return whole
 
 
 class Batch:

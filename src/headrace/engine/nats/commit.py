@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from headrace.core.errors import EngineUnavailable
 from headrace.core.queue import QueueSettings
 from headrace.engine.ledger import Ledger
-from headrace.engine.nats.batch import Batch, components, settled
+from headrace.engine.nats.batch import Batch, Component, components, settled, union
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
@@ -78,6 +78,10 @@ class Ask(Generic[T]):
         self.attempts = 0
 
 
+Ran = tuple[Ask[Any], Any, set[str]]
+"""An operation that was run: its answer, and whom to wake once it is stored."""
+
+
 class Committer:
     """Runs the operations of one session, a group at a time."""
 
@@ -125,23 +129,20 @@ class Committer:
             if ask.know is not None and not ask.attempts:
                 ask.know(transaction)
         await self._load(transaction, [part for ask in group for part in ask.wanted])
-        ran: list[tuple[Ask[Any], Any, set[str]]] = []
+        ran: list[Ran] = []
         for ask in group:
             try:
                 ran.append((ask, *await self._execute(ask, transaction)))
             except Exception as error:
                 _fail([ask], error)
-        batches = [
-            Batch(
-                transaction,
-                home.layout,
-                component,
-                home.loader.subject,
-                all(punctual(ran[n][0].now) for n in component.operations),
-            )
-            for component in components(transaction)
-        ]
-        await self._store_all(batches, ran)
+        await self._store_all(transaction, ran)
+
+    def _batch(
+        self, transaction: Transaction, component: Component, ran: Sequence[Ran]
+    ) -> Batch:
+        real = all(punctual(ran[n][0].now) for n in component.operations)
+        home = self._home
+        return Batch(transaction, home.layout, component, home.loader.subject, real)
 
     async def _load(self, transaction: Transaction, parts: Sequence[Part]) -> None:
         if parts:
@@ -163,49 +164,47 @@ class Committer:
                 undo()
                 raise
 
-    async def _store_all(
-        self, batches: Sequence[Batch], ran: Sequence[tuple[Ask[Any], Any, set[str]]]
-    ) -> None:
+    async def _store_all(self, transaction: Transaction, ran: Sequence[Ran]) -> None:
+        parts = components(transaction)
+        batches = [self._batch(transaction, component, ran) for component in parts]
         await self._home.ensure_lines(m for batch in batches for m in batch.messages)
-        stores: list[list[Batch]] = [[batch] for batch in batches]
-        if any(len(batch.messages) > 1 for batch in batches):
-            stores = _bundled(sorted(batches, key=lambda batch: min(batch.operations)))
-        await asyncio.gather(*(self._store(bundle, ran) for bundle in stores))
-
-    async def _store(
-        self, bundle: Sequence[Batch], ran: Sequence[tuple[Ask[Any], Any, set[str]]]
-    ) -> None:
-        asks = [ran[n][0] for batch in bundle for n in batch.operations]
-        try:
-            last = await self._publish(bundle)
-        except Conflict as conflict:
-            if len(bundle) > 1:
-                for batch in bundle:
-                    await self._store([batch], ran)
-            else:
-                await self._again(asks, conflict)
+        if len(batches) > 1 and any(len(batch.messages) > 1 for batch in batches):
+            whole = self._batch(transaction, union(parts), ran)
+            if len(whole.messages) <= MOST and await self._store(whole, ran, alone=False):
+                return
+            for batch in batches:
+                await self._store(batch, ran)
             return
+        await asyncio.gather(*(self._store(batch, ran) for batch in batches))
+
+    async def _store(self, batch: Batch, ran: Sequence[Ran], alone: bool = True) -> bool:
+        """Stores a batch and answers those who wait for it. One that is not `alone` may be stored
+        in parts where a guard did not hold: then the answer is False."""
+        asks = [ran[n][0] for n in batch.operations]
+        try:
+            last = await self._publish(batch)
+        except Conflict as conflict:
+            if alone:
+                await self._again(asks, conflict)
+            return False
         except Exception as error:
             _fail(asks, error)
-            return
+            return True
         topics: set[str] = set()
-        end = last
-        for batch in reversed(bundle):
-            number = batch.numbered(end)
-            end -= len(batch.messages)
-            for n in batch.operations:
-                ask, answer, rings = ran[n]
-                topics |= rings
-                if not ask.answer.done():
-                    ask.answer.set_result(settled(answer, number))
+        number = batch.numbered(last)
+        for n in batch.operations:
+            ask, answer, rings = ran[n]
+            topics |= rings
+            if not ask.answer.done():
+                ask.answer.set_result(settled(answer, number))
         self._home.ring(topics)
+        return True
 
-    async def _publish(self, bundle: Sequence[Batch]) -> int:
-        home = self._home
-        messages = [message for batch in bundle for message in batch.messages]
+    async def _publish(self, batch: Batch) -> int:
+        home, messages = self._home, batch.messages
         if not messages:
             if home.replicated:
-                await self._validate(bundle[0].only_guards())
+                await self._validate(batch.only_guards())
             return 0
         if len(messages) > MOST:
             raise EngineUnavailable(
@@ -237,19 +236,6 @@ class Committer:
         worst = max(ask.attempts for ask in asks)
         if worst > 2:
             await asyncio.sleep(random.uniform(0, 0.002 * min(worst, 20)))
-
-
-def _bundled(batches: Iterable[Batch]) -> list[list[Batch]]:
-    """As few atomic batches as hold them all, in order."""
-    bundles: list[list[Batch]] = [[]]
-    size = 0
-    for batch in batches:
-        if size + len(batch.messages) > MOST and bundles[-1]:
-            bundles.append([])
-            size = 0
-        bundles[-1].append(batch)
-        size += len(batch.messages)
-    return bundles
 
 
 def _fail(asks: Iterable[Ask[Any]], error: Exception) -> None:

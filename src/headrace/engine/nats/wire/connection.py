@@ -36,6 +36,8 @@ T = TypeVar("T")
 Locate = Callable[[], Awaitable[Sequence[Address]]]
 """Says where the servers are now."""
 
+_INBOX_REMEDY = "answers come there: allow it to the user, or set inbox_prefix to what is allowed"
+
 LINGER = 5.0
 """Seconds for which a server that is about to stop may still answer."""
 
@@ -115,7 +117,7 @@ class Connection:
         link = self.link
         if link is None:
             raise self._absence()
-        if subject.split() != [subject]:
+        if subject.split() != [subject] or (reply and reply.split() != [reply]):
             raise ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
         if headers:
             size = len(headers) + len(payload)
@@ -358,8 +360,8 @@ class Connection:
             return
         subject, action = denial
         error = PermissionDenied(subject, action)
-        if action == "subscribe" and subject == self._requests.inbox:
-            self._denied_inbox = error
+        if subject.startswith(self._root) and action == "subscribe":
+            error = self._denied_inbox = PermissionDenied(subject, action, _INBOX_REMEDY)
         if action == "publish":
             for party in list(self._parties):
                 party.denied(subject, lambda: PermissionDenied(subject, action))

@@ -64,11 +64,13 @@ class PayloadTooLarge(WireError):
 class PermissionDenied(WireError):
     """The server does not let this user publish or subscribe there."""
 
-    def __init__(self, subject: bytes, action: str) -> None:
-        super().__init__(
-            f"{shown(subject)}: this user may not {action} there; allow it in the permissions of"
-            " the user, or connect as another one"
-        )
+    def __init__(
+        self,
+        subject: bytes,
+        action: str,
+        remedy: str = "allow it in the user's permissions, or connect as another one",
+    ) -> None:
+        super().__init__(f"{shown(subject)}: this user may not {action} there; {remedy}")
         self.subject, self.action = subject, action
 
 
@@ -100,7 +102,7 @@ def shown(subject: bytes) -> str:
 def _missing(subject: bytes) -> str:
     if subject.startswith(b"$JS."):
         return (
-            "either the stream or consumer does not exist, or JetStream is off: enable it with"
-            " `jetstream {}` in the server's configuration, and for the account"
+            "the stream or consumer does not exist or has no leader now, or JetStream is off:"
+            " enable it with `jetstream {}` in the server's configuration, and for the account"
         )
-    return "no stream takes this subject, and no other client listens"
+    return "no stream takes this subject, or the one that does has no leader now"

@@ -19,6 +19,8 @@ from headrace.engine.nats.wire.stored import Stored, stored
 MOST_SUBJECTS = 1024
 """The server looks up at most so many subjects at once."""
 
+_NO_SUCH_SEQUENCE = 10043
+
 
 class Pending(NamedTuple):
     """A message to store; headers are a complete block, or empty."""
@@ -151,7 +153,7 @@ class JetStream:
         try:
             await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
         except ApiError as error:
-            if error.err_code == 10043:
+            if error.err_code == _NO_SUCH_SEQUENCE or "no message found" in error.description:
                 return False
             raise
         return True

@@ -170,9 +170,9 @@ def _addresses(hosts: str, url: str) -> tuple[Address, ...]:
 def _address(text: str, url: str) -> Address:
     host, port = text, ""
     if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
+        host, closed, rest = text[1:].partition("]")
         port = rest.removeprefix(":")
-        valid = not rest or rest.startswith(":")
+        valid = bool(closed) and (not rest or rest.startswith(":"))
     else:
         host, _, port = text.partition(":")
         valid = True
