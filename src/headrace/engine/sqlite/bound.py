@@ -34,7 +34,9 @@ def insert(
         try:
             records = SqlRecords(store, Settings(), careful=True)
             records.begin()
-            records.prepare(Wanted().insert(groups))
+            wanted = Wanted()
+            wanted.insert(groups)
+            records.prepare(wanted)
             ledger = Ledger(records)
             verdicts = [ledger.insert(group, now) for group in groups]
             records.flush()

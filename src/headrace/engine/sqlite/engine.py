@@ -15,15 +15,13 @@ from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
 from headrace.core.model import Counted, Document, Filter, KeyStatus, NewJob, Page
 from headrace.core.search import parse_cursor
 from headrace.engine.bells import HubBell
-from headrace.engine.ledger import Ledger
 from headrace.engine.protocol import DOCUMENTS_TOPIC, Checkup, Details, Entry, Prune, Put
 from headrace.engine.sqlite import bound, checkup, reader, upkeep
 from headrace.engine.sqlite.find import find
 from headrace.engine.sqlite.location import locate
-from headrace.engine.sqlite.records import SqlRecords
 from headrace.engine.sqlite.session import Fault, Home
 from headrace.engine.sqlite.store import Store
-from headrace.engine.sqlite.wanted import Wanted
+from headrace.engine.sqlite.writer import Work
 
 T = TypeVar("T")
 
@@ -85,53 +83,42 @@ class SqliteEngine:
 
     # Writing
 
-    async def _ledger(
-        self, work: Callable[[Ledger], T], wanted: Wanted | None = None, size: int = 1
-    ) -> T:
-        def run(records: SqlRecords) -> T:
-            ledger = Ledger(records)
-            answer = work(ledger)
-            records.topics |= ledger.topics
-            return answer
-
-        return await self._home.session().writer.ask(run, wanted, size)
-
     async def insert(
         self, groups: Sequence[Sequence[NewJob]], now: int
     ) -> list[tuple[Verdict, ...]]:
-        wanted = Wanted().insert(groups)
-        return await self._ledger(
-            lambda ledger: [ledger.insert(group, now) for group in groups],
-            wanted,
+        return await self._home.session().writer.ask(
+            lambda work: [work.ledger.insert(group, now) for group in groups],
+            lambda wanted: wanted.insert(groups),
             sum(map(len, groups)),
         )
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        return await self._ledger(lambda ledger: ledger.claim(request), size=request.limit)
+        return await self._home.session().writer.ask(
+            lambda work: work.ledger.claim(request), size=request.limit
+        )
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
-        wanted = Wanted().apply(change.job for change in changes)
-        return await self._ledger(lambda ledger: ledger.apply_all(changes), wanted, len(changes))
+        return await self._home.session().writer.ask(
+            lambda work: work.ledger.apply_all(changes),
+            lambda wanted: wanted.apply(change.job for change in changes),
+            len(changes),
+        )
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         return await self._home.session().writer.ask(
-            lambda records: records.renew(leases, until), size=len(leases)
+            lambda work: work.records.renew(leases, until), size=len(leases)
         )
 
     async def prune(self, order: Prune) -> int:
-        def run(records: SqlRecords) -> int:
-            ledger = Ledger(records)
-            gone = upkeep.prune(records, ledger, order)
-            records.topics |= ledger.topics
-            return gone
-
-        return await self._home.session().writer.ask(run, size=order.limit)
+        return await self._home.session().writer.ask(
+            lambda work: upkeep.prune(work.records, work.ledger, order), size=order.limit
+        )
 
     async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
-        def run(records: SqlRecords) -> list[Document | None]:
-            with records.bypassed() as store:
+        def run(work: Work) -> list[Document | None]:
+            with work.records.bypassed() as store:
                 documents = upkeep.put(store, puts, now)
-            records.topics.add(DOCUMENTS_TOPIC)
+            work.topics.add(DOCUMENTS_TOPIC)
             return documents
 
         return await self._home.session().writer.ask(run)

@@ -20,20 +20,24 @@ _MOST = 1000
 """At most so many asks are served in one go."""
 
 
+Want = Callable[[Wanted], None]
+"""Says what the work is going to ask for."""
+
+
 class Ask(Generic[Subject]):
     """One thing to do on `Subject`, and the future that waits for the answer. `size` is how many
     jobs it is about."""
 
-    __slots__ = ("future", "loop", "size", "wanted", "work")
+    __slots__ = ("future", "loop", "size", "want", "work")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         work: Callable[[Subject], Any],
-        wanted: Wanted | None,
+        want: Want | None,
         size: int,
     ) -> None:
-        self.loop, self.work, self.wanted, self.size = loop, work, wanted, size
+        self.loop, self.work, self.want, self.size = loop, work, want, size
         self.future: asyncio.Future[Any] = loop.create_future()
 
 
@@ -107,12 +111,12 @@ class Lane(Generic[Subject]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def ask(
-        self, work: Callable[[Subject], T], wanted: Wanted | None = None, size: int = 1
-    ) -> T:
+    def ask(
+        self, work: Callable[[Subject], T], want: Want | None = None, size: int = 1
+    ) -> asyncio.Future[T]:
         """Has `work` done in the lane."""
         loop = asyncio.get_running_loop()
-        ask = Ask(loop, work, wanted, size)
+        ask = Ask(loop, work, want, size)
         with self._lock:
             if not self._open:
                 raise EngineUnavailable("the engine is closed; open it again")
@@ -121,7 +125,7 @@ class Lane(Generic[Subject]):
             self._rounds.add(loop)
         if first:
             loop.call_soon(self._hand_over, loop)
-        return await ask.future
+        return ask.future
 
     def stop(self) -> None:
         """Serves what was asked, then ends the thread. Blocks until it has."""
@@ -135,8 +139,8 @@ class Lane(Generic[Subject]):
         """Sees to it that what the loop asked in this round is served."""
         with self._lock:
             self._rounds.discard(loop)
-            if self._serving:
-                return  # whoever serves goes on with it
+            if self._serving or not self._waiting:
+                return  # whoever serves goes on with it, or has it already
             if self._serve_here is None or not self._open:
                 self._tell()
                 return
@@ -147,12 +151,37 @@ class Lane(Generic[Subject]):
             served = not asks or self._serve_here(asks)
         finally:
             with self._lock:
+                self._serving = False
                 if not served:
                     self._waiting[:0] = asks
                 if self._waiting or not self._open:
                     self._tell()
-                else:
-                    self._serving = False
+
+    def _run(self) -> None:
+        while True:
+            self._told.get()
+            with self._lock:
+                asks = self._taken()
+            if asks:
+                self._serve(asks)
+            with self._lock:
+                self._serving = False
+                if self._waiting:
+                    self._go_on()
+                elif not self._open:
+                    return
+
+    def _go_on(self) -> None:
+        """What was asked meanwhile goes back to its event loops, which may be quicker; with the
+        lock held."""
+        loops = {ask.loop for ask in self._waiting} - self._rounds
+        if self._serve_here is None or not self._open or any(loop.is_closed() for loop in loops):
+            self._tell()
+            return
+        self._rounds |= loops
+        for loop in loops:
+            with suppress(RuntimeError):  # closed just now: another round takes care of it
+                loop.call_soon_threadsafe(self._hand_over, loop)
 
     def _tell(self) -> None:
         """Has the thread serve, with the lock held."""
@@ -163,17 +192,3 @@ class Lane(Generic[Subject]):
         """The next batch, with the lock held."""
         asks, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
         return [ask for ask in asks if not ask.future.cancelled()]
-
-    def _run(self) -> None:
-        while True:
-            self._told.get()
-            while True:
-                with self._lock:
-                    asks = self._taken()
-                    if not asks and not self._waiting:
-                        self._serving = False
-                        if not self._open:
-                            return
-                        break
-                if asks:
-                    self._serve(asks)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from headrace.core.admission import Holder
 from headrace.core.model import MAX_LOGS, Job, LogEntry, TryError
@@ -21,31 +20,45 @@ _LOG_STEP = 1 << 20
 """Log lines are numbered from their write's sequence times this, so they keep their order."""
 
 
-@dataclass(slots=True)
 class Pending:
     """Writes in waiting. A copy is a point to go back to."""
 
-    jobs: dict[int, tuple[Job | None, Job]] = field(
-        default_factory=dict[int, tuple[Job | None, Job]]
+    __slots__ = (
+        "arrivals",
+        "cleared",
+        "counts",
+        "edges",
+        "errors",
+        "graves",
+        "holders",
+        "jobs",
+        "journal",
+        "key_lines",
+        "keys",
+        "lines",
+        "logs",
+        "removed",
     )
-    """By sequence: the job as the table has it (None for a new one), and as it is to be."""
-    removed: dict[int, str] = field(default_factory=dict[int, str])
-    journal: list[Value] = field(default_factory=list[Value])
-    graves: list[Value] = field(default_factory=list[Value])
-    errors: list[tuple[int, int, TryError]] = field(default_factory=list[tuple[int, int, TryError]])
-    logs: list[tuple[int, int, LogEntry]] = field(default_factory=list[tuple[int, int, LogEntry]])
-    cleared: set[int] = field(default_factory=set[int])
-    keys: dict[Place, KeyRow] = field(default_factory=dict[Place, KeyRow])
-    holders: dict[Place, Holder | None] = field(default_factory=dict[Place, Holder | None])
-    edges: dict[tuple[str, str], tuple[int, Edge]] = field(
-        default_factory=dict[tuple[str, str], tuple[int, Edge]]
-    )
-    arrivals: dict[Place, int] = field(default_factory=dict[Place, int])
-    counts: Counter[tuple[str, str, State]] = field(default_factory=Counter[tuple[str, str, State]])
-    lines: set[Place] = field(default_factory=set[Place])
-    """Queues whose lines in the tables are out of date."""
-    key_lines: set[Place] = field(default_factory=set[Place])
-    """Keys whose lines in the tables are out of date."""
+
+    def __init__(self) -> None:
+        # Plain displays: one of these is made for every transaction, however small.
+        self.jobs: dict[int, tuple[Job | None, Job]] = {}
+        """By sequence: the job as the table has it (None for a new one), and as it is to be."""
+        self.removed: dict[int, str] = {}
+        self.journal: list[Value] = []
+        self.graves: list[Value] = []
+        self.errors: list[tuple[int, int, TryError]] = []
+        self.logs: list[tuple[int, int, LogEntry]] = []
+        self.cleared: set[int] = set()
+        self.keys: dict[Place, KeyRow] = {}
+        self.holders: dict[Place, Holder | None] = {}
+        self.edges: dict[tuple[str, str], tuple[int, Edge]] = {}
+        self.arrivals: dict[Place, int] = {}
+        self.counts: defaultdict[tuple[str, str, State], int] = defaultdict(int)
+        self.lines: set[Place] = set()
+        """Queues whose lines in the tables are out of date."""
+        self.key_lines: set[Place] = set()
+        """Keys whose lines in the tables are out of date."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -60,22 +73,10 @@ class Pending:
         )
 
     def copy(self) -> Pending:
-        return Pending(
-            self.jobs.copy(),
-            self.removed.copy(),
-            self.journal.copy(),
-            self.graves.copy(),
-            self.errors.copy(),
-            self.logs.copy(),
-            self.cleared.copy(),
-            self.keys.copy(),
-            self.holders.copy(),
-            self.edges.copy(),
-            self.arrivals.copy(),
-            self.counts.copy(),
-            self.lines.copy(),
-            self.key_lines.copy(),
-        )
+        other = Pending()
+        for name in Pending.__slots__:
+            setattr(other, name, getattr(self, name).copy())
+        return other
 
     # Gathering
 

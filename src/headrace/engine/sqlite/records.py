@@ -53,7 +53,6 @@ class SqlRecords:
     without, a step that cannot be taken back in memory asks for that by raising `Again`."""
 
     def __init__(self, store: Store, settings: Settings, *, careful: bool = False) -> None:
-        self.topics: set[str] = set()
         self.revision = 0
         """The newest document."""
         self.store = store
@@ -337,7 +336,8 @@ class SqlRecords:
         if place not in self._counts:
             row = self.store.fetch(statement("counted"), place)
             self._counts[place] = _COUNTS.decode(cast(str, row[0])) if row else {}
-        return self._counts[place].get(state, 0) + self._pending.counts[service, queue, state]
+        waiting = self._pending.counts.get((service, queue, state), 0)
+        return self._counts[place].get(state, 0) + waiting
 
     def oldest_waiting(self, service: str, queue: str) -> str | None:
         settings = self.settings(service, queue)

@@ -85,5 +85,7 @@ def _lock(file: int, deadline: float, pause: float) -> bool:
 
 
 def _unlock(file: int) -> None:
-    with contextlib.suppress(OSError):
+    try:
         fcntl.flock(file, fcntl.LOCK_UN)
+    except OSError:
+        return  # then it is not locked

@@ -72,7 +72,9 @@ def _ended(records: SqlRecords, cutoff: Cutoff, limit: int) -> list[Job]:
         if index < excess or (before is not None and finished_at <= before)
     ]
     jobs = records.by_seq(old)
-    records.prepare(Wanted().apply(jobs))
+    wanted = Wanted()
+    wanted.apply(jobs)
+    records.prepare(wanted)
     return jobs
 
 

@@ -115,7 +115,7 @@ class Post:
 
     def _others(self, folder: Path) -> list[str]:
         try:
-            changed = folder.stat().st_mtime_ns
+            changed = os.stat(folder).st_mtime_ns
             if self._listed and self._listed[0] == changed:
                 return self._listed[1]
             found = [entry.path for entry in os.scandir(folder) if entry.name.endswith(SUFFIX)]

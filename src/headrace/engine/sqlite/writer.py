@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 
 from headrace.core.errors import EngineError
+from headrace.engine.ledger import Ledger
 from headrace.engine.sqlite.errors import breaks_connection, translate
 from headrace.engine.sqlite.lane import Answers, Ask, Lane
 from headrace.engine.sqlite.location import Location
@@ -48,13 +49,24 @@ class Occupied(Exception):
     """Somebody else writes just now, and there is no time to wait."""
 
 
+class Work:
+    """What operations work on, within one transaction. `topics` gathers whom to wake."""
+
+    __slots__ = ("ledger", "records", "topics")
+
+    def __init__(self, records: SqlRecords) -> None:
+        self.records, self.ledger = records, Ledger(records)
+        self.topics = self.ledger.topics
+
+
+_Answer = tuple[Ask[Work], object, BaseException | None]
+
+
 @dataclass(slots=True)
 class _Done:
     """What a transaction came to, before it is committed."""
 
-    answers: list[tuple[Ask[SqlRecords], object, BaseException | None]] = field(
-        default_factory=list[tuple[Ask[SqlRecords], object, BaseException | None]]
-    )
+    answers: list[_Answer] = field(default_factory=list[_Answer])
     topics: set[str] = field(default_factory=set[str])
     span: Span = field(default_factory=Span)
 
@@ -77,7 +89,8 @@ class Writer:
         store.watch_log()
         self._pace = Pace()
         self._committed_in = 0.0
-        self._lane = Lane[SqlRecords]("headrace-writer", self._serve, self._serve_here)
+        here = self._serve_here if location.direct else None
+        self._lane = Lane[Work]("headrace-writer", self._serve, here)
         self.ask = self._lane.ask
 
     def stop(self) -> None:
@@ -105,15 +118,15 @@ class Writer:
             with suppress(apsw.Error):
                 self._store.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def _serve(self, asks: list[Ask[SqlRecords]]) -> None:
+    def _serve(self, asks: list[Ask[Work]]) -> None:
         """In the writer's thread, which may wait."""
         self._answer(asks, self._wait_to_begin)
         if self._store is not None and self._store.log_pages >= _LONG_LOG:
             self._checkpoint()
 
-    def _serve_here(self, asks: list[Ask[SqlRecords]]) -> bool:
+    def _serve_here(self, asks: list[Ask[Work]]) -> bool:
         """In the event loop's own thread, which may not: False leaves it to the writer's."""
-        if not self._location.direct or not self._pace.quick or self._store is None:
+        if not self._pace.quick or self._store is None:
             return False
         if self._store.log_pages >= _LONG_LOG or sum(ask.size for ask in asks) > _SMALL:
             return False
@@ -124,7 +137,7 @@ class Writer:
         self._pace.took(self._committed_in)
         return True
 
-    def _answer(self, asks: list[Ask[SqlRecords]], begin: Begin) -> None:
+    def _answer(self, asks: list[Ask[Work]], begin: Begin) -> None:
         answers = Answers()
         try:
             done = self._commit(asks, begin)
@@ -136,8 +149,8 @@ class Writer:
             return
         for ask, answer, error in done.answers:
             answers.add(ask, answer, error)
-        answers.send()
         self._announce(done.topics, done.span)
+        answers.send()
 
     def _explained(self, error: Exception) -> Exception:
         if breaks_connection(error):
@@ -149,7 +162,7 @@ class Writer:
                 return explained
         return error
 
-    def _commit(self, asks: list[Ask[SqlRecords]], begin: Begin) -> _Done:
+    def _commit(self, asks: list[Ask[Work]], begin: Begin) -> _Done:
         try:
             return self._transaction(asks, begin, self._all)
         except (Again, apsw.ConstraintError):  # an id that was taken to be unused is not
@@ -161,9 +174,9 @@ class Writer:
 
     def _transaction(
         self,
-        asks: list[Ask[SqlRecords]],
+        asks: list[Ask[Work]],
         begin: Begin,
-        run: Callable[[Store, list[Ask[SqlRecords]]], _Done],
+        run: Callable[[Store, list[Ask[Work]]], _Done],
     ) -> _Done:
         store = self._connected()
         self._reach("begin")
@@ -198,22 +211,21 @@ class Writer:
         except apsw.BusyError as error:
             raise Occupied from error
 
-    def _all(self, store: Store, asks: list[Ask[SqlRecords]]) -> _Done:
+    def _all(self, store: Store, asks: list[Ask[Work]]) -> _Done:
         """All operations on the same records, written at the end."""
         records = SqlRecords(store, self._settings)
         records.begin()
         wanted = Wanted()
         for ask in asks:
-            if ask.wanted:
-                wanted.join(ask.wanted)
+            if ask.want is not None:
+                ask.want(wanted)
         records.prepare(wanted)
-        done = _Done()
-        done.answers = [(ask, ask.work(records), None) for ask in asks]
+        work = Work(records)
+        answers: list[_Answer] = [(ask, ask.work(work), None) for ask in asks]
         records.flush()
-        done.topics, done.span = records.topics, records.span
-        return done
+        return _Done(answers, work.topics, records.span)
 
-    def _each(self, store: Store, asks: list[Ask[SqlRecords]]) -> _Done:
+    def _each(self, store: Store, asks: list[Ask[Work]]) -> _Done:
         """Each operation on its own, so that one can be taken back."""
         done = _Done()
         for ask in asks:
@@ -221,7 +233,8 @@ class Writer:
             try:
                 records = SqlRecords(store, self._settings, careful=True)
                 records.begin()
-                answer: Any = ask.work(records)
+                work = Work(records)
+                answer: Any = ask.work(work)
                 records.flush()
             except Exception as error:
                 if _concerns_all(error, self._location.path):
@@ -232,7 +245,7 @@ class Writer:
             else:
                 store.execute("RELEASE headrace_ask")
                 done.answers.append((ask, answer, None))
-                done.topics |= records.topics
+                done.topics |= work.topics
                 first = done.span if done.span.seq else records.span
                 last = records.span
                 done.span = Span(first.seq_before, last.seq, first.revision_before, last.revision)
