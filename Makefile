@@ -7,6 +7,9 @@ PYTHON ?= python3
 UV     ?= $(shell command -v uv 2>/dev/null)
 ENGINE ?=
 ARGS   ?=
+MINUTES ?= 3
+HOURS  ?=
+SEED   ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -20,6 +23,9 @@ export UV_SYSTEM_CERTS ?= 1
 # environment and picks no version of its own.
 BACKEND := --constraint constraints.txt hatchling
 PROJECT := --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+
+# How many examples the long tests of the lab try: about as long as one engine takes before them.
+RUNS = $$(awk 'BEGIN { print int(100 * $(if $(HOURS),60 * $(HOURS),$(MINUTES))) + 1 }')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench lab race docs fmt clean with-uv with-pip
@@ -48,8 +54,11 @@ check: $(STAMP) ## check format, lint, types and layers
 bench: $(STAMP) ## measure; one engine with ENGINE=sqlite
 	@$(BIN)/python bench/main.py $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
-lab: $(STAMP) ## drive every engine beside the reference for some minutes
-	@$(BIN)/pytest -q -n 2 -m lab $(ARGS)
+lab: $(STAMP) ## try to break every engine: MINUTES=3 or HOURS=1, ENGINE=sqlite, SEED=42
+	@$(BIN)/python -m headrace.testing.lab --minutes $(MINUTES) $(if $(HOURS),--hours $(HOURS)) \
+		$(if $(ENGINE),--engine $(ENGINE)) $(if $(SEED),--seed $(SEED))
+	@echo "lab: random interleavings, beside the reference and under the checker"
+	@HEADRACE_LAB_RUNS=$${HEADRACE_LAB_RUNS:-$(RUNS)} $(BIN)/pytest -q -n 2 -m lab $(ARGS)
 
 race: ## compare with other job queues (not built yet)
 	@echo "make race: the comparison with other job queues is not built yet" >&2; exit 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from random import Random
@@ -20,6 +21,7 @@ from tests.lab.simulation import simulate
 
 SEEDS = st.integers(0, 1 << 20)
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+RUNS = int(os.environ.get("HEADRACE_LAB_RUNS", "3000"))
 
 replace = msgspec.structs.replace
 
@@ -34,6 +36,15 @@ def simulated(seed: int) -> History:
 def test_valid_history_has_no_violation(seed: int) -> None:
     history = simulate(seed)
     assert len(history.entries) > 20
+    assert [explain(history, found) for found in violations(history)] == []
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(3600)
+@settings(FEW, max_examples=RUNS)
+@given(SEEDS)
+def test_valid_history_has_no_violation_for_long(seed: int) -> None:
+    history = simulate(seed, 500)
     assert [explain(history, found) for found in violations(history)] == []
 
 
