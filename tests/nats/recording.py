@@ -7,21 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
 from headrace.core.event import Event
-from headrace.core.model import Job
+from headrace.core.model import Counted, Filter, Job, Page
+from headrace.core.search import parse_cursor
 from headrace.engine.memory import MemoryEngine, MemoryRecords
 from headrace.engine.nats import layout as names
 from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.projection import Projection
+from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
-from headrace.engine.protocol import Entry
+from headrace.engine.nats.wire.options import Options
+from headrace.engine.protocol import Checkup, Entry, Prune
 from headrace.engine.records import Happening
 
 replace = msgspec.structs.replace
+_NULL = msgspec.Raw(b"null")
 
 
 class Draft(msgspec.Struct):
@@ -41,11 +47,12 @@ class RecordingRecords(MemoryRecords):
 
     def record(self, entry: Happening) -> None:
         super().record(entry)
-        self.drafts.append(Draft(entry.new.id, entry.new, entry.event()))
+        job_id = entry.new.id
+        self.drafts.append(Draft(job_id, self.jobs.get(job_id), entry.event()))
 
     def save(self, old: Job | None, new: Job) -> None:
         super().save(old, new)
-        if self.drafts and self.drafts[-1].job_id == new.id and self.drafts[-1].job:
+        if self.drafts and self.drafts[-1].job_id == new.id and self.drafts[-1].event:
             self.drafts[-1].job = new
         else:
             self.drafts.append(Draft(new.id, new))
@@ -141,3 +148,113 @@ class RecordingEngine(MemoryEngine):
                 return [self.told(item) for item in value]
             case _:
                 return value
+
+
+class ProjectedEngine(RecordingEngine):
+    """A memory engine that answers what a projection can from a projection of its stream.
+
+    What the projection answers must be what the memory engine holds, number by number.
+    """
+
+    def __init__(self, url: str, path: str | None = None) -> None:
+        super().__init__(Layout(f"p{uuid4().hex}"))
+        self._url = url
+        self._connection: Connection | None = None
+        self.projection = Projection(path, self.layout)
+        self.last = 0
+
+    async def open(self) -> None:
+        if self._connection is not None:
+            return
+        self._connection = await Connection.open(Options.parse(self._url))
+        self.js = JetStream(self._connection)
+        self.identity = await self.create(self.js)
+        self.projection.open(self.identity)
+
+    async def close(self) -> None:
+        if self._connection is None:
+            return
+        await self.js.api(f"STREAM.DELETE.{self.layout.stream}")
+        self.projection.close()
+        await self._connection.close()
+        self._connection = None
+
+    async def look(self) -> Projection:
+        """The projection, up to date."""
+        self.last = max(self.last, await self.flush(self.js))
+        await self.projection.catch_up(self.js, self.layout.stream, self.last)
+        return self.projection
+
+    def own(self, value: Any) -> Any:
+        """What the projection answers, with the memory engine's sequences."""
+        seqs = {theirs: own for own, theirs in self.seqs.items()}
+        match value:
+            case Job(seq=seq, version=version, token=token):
+                result = self._result(value.id, value.result)
+                value = replace(value, seq=seqs[seq], version=seqs[version], token=seqs[token])
+                return replace(value, result=result)
+            case Event(slot=slot):
+                if slot and slot.token:
+                    slot = replace(slot, token=seqs[slot.token])
+                return replace(value, seq=seqs[value.seq], slot=slot)
+            case Entry():
+                result = value.result and self._result(value.event.job_id, value.result)
+                return replace(value, event=self.own(value.event), result=result)
+            case list() | tuple():
+                return type(value)(self.own(item) for item in value)
+            case _:
+                return value
+
+    def _result(self, job_id: str, result: msgspec.Raw | None) -> msgspec.Raw | None:
+        """A message does not tell a result of `null` from none."""
+        job = self.records.jobs.get(job_id)
+        if job and result in (None, _NULL) and job.result in (None, _NULL):
+            return job.result
+        return result
+
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        projection = await self.look()
+        page = projection.find(filter, parse_cursor(cursor), limit)
+        jobs = self.own(page.jobs)
+        assert list(jobs) == [self.records.jobs[job.id] for job in jobs]
+        return Page(jobs, page.cursor)
+
+    async def count(self, service: str | None = None) -> list[Counted]:
+        return (await self.look()).count(service)
+
+    async def journal(
+        self, after: int, limit: int = 1000, job_id: str | None = None
+    ) -> list[Entry]:
+        projection = await self.look()
+        found: list[Entry] = self.own(projection.journal(self._above(after), limit, job_id))
+        assert found == await super().journal(after, limit, job_id)
+        return found
+
+    def _above(self, after: int) -> int:
+        return max(theirs for own, theirs in self.seqs.items() if own <= after)
+
+    async def prune(self, order: Prune) -> int:
+        gone = 0
+        for cutoff in order.cutoffs:
+            ended = self.own((await self.look()).ended(cutoff, order.limit))
+            gone += len(ended)
+            self._commit(lambda ledger, jobs=ended: [ledger.discard(j, order.now) for j in jobs])
+        projection = await self.look()
+        old = projection.old_entries(order.journal_before, order.limit)
+        assert await super().prune(replace(order, cutoffs=())) == old.entries
+        if old.entries:
+            self.last = await self.set_floor(self.js, old.last)
+            projection = await self.look()
+            await self._purge()
+        return gone + old.entries
+
+    async def _purge(self) -> None:
+        gone = self.projection.gone(10)
+        for job in gone:
+            assert job.id not in self.records.jobs
+            domain = self.layout.domain(job.id)
+            await self.js.purge(self.layout.stream, domain, upto_seq=job.last + 1)
+        self.projection.forget([job.id for job in gone])
+
+    async def checkup(self, now: int) -> Checkup:
+        return Checkup((), tuple((await self.look()).oldest_due(now)))

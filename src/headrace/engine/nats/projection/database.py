@@ -118,8 +118,8 @@ class Database:
             return
         if _identity(self.path) is None:
             self._unlink()  # of a file that was deleted, what is beside it may be left
-        self._connect(self.path)
         try:
+            self._connect(self.path)
             fits = self._fits(stream)
         except DAMAGE:
             fits = False
