@@ -47,8 +47,8 @@ class Bound:
     """A bound array, for `carray(?)`."""
 
 
-class Damaged(Exception):
-    """The file is of no use any more."""
+class Damaged(EngineUnavailable):
+    """The projection is of no use any more; it is built anew when it is next asked for."""
 
 
 def seqs(numbers: Iterable[int]) -> Bound:
@@ -192,7 +192,10 @@ class Database:
         try:
             yield
         except DAMAGE as error:
-            raise Damaged(f"{self.path or 'memory'}: {error}") from error
+            raise Damaged(
+                f"{self.path or 'memory'}: the projection is damaged ({error}); try again: it is"
+                " built anew"
+            ) from error
         except apsw.Error as error:
             raise _translated(error, self.path) or error from error
 

@@ -50,8 +50,11 @@ _PAUSE = 0.005
 _NO_MESSAGE = 10037
 
 
-class Replaced(Exception):
+class Replaced(Damaged):
     """The stream is not the one that was followed so far."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"{stream}: lost its end, or is another stream by the same name")
 
 
 class Place(NamedTuple):
@@ -114,7 +117,7 @@ class Follower:
             return await self._read(0)
         messages = await self._read(place.position - 1)
         if messages and messages[0].seq == place.position:
-            _compare(messages[0].subject, messages[0].time_ms, place)
+            self._compare(messages[0].subject, messages[0].time_ms, place)
         else:
             await self._check(place)
         return messages
@@ -124,11 +127,15 @@ class Follower:
         found = await self._ask({"seq": place.position})
         if found is not None:
             time_ms = milliseconds(str(found["time"]).encode())
-            _compare(str(found["subject"]).encode(), time_ms, place)
+            self._compare(str(found["subject"]).encode(), time_ms, place)
             return
         info = await self._js.api(f"STREAM.INFO.{self._stream}")
         if int(info["state"]["last_seq"]) < place.position:
-            raise Replaced
+            raise Replaced(self._stream)
+
+    def _compare(self, subject: bytes, time_ms: int, place: Place) -> None:
+        if _witness(subject, time_ms) != place.witness:
+            raise Replaced(self._stream)
 
     async def _at_end(self) -> bool:
         """Whether the stream has no message of a job beyond the position."""
@@ -244,8 +251,3 @@ def _forget(database: Database, jobs: Sequence[int]) -> None:
 def _witness(subject: bytes, time_ms: int) -> bytes:
     """What a message is known by."""
     return b"%d %b" % (time_ms, subject)
-
-
-def _compare(subject: bytes, time_ms: int, place: Place) -> None:
-    if _witness(subject, time_ms) != place.witness:
-        raise Replaced

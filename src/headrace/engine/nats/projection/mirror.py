@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, cast
 
 import msgspec
 
-from headrace.core.event import Event
 from headrace.core.model import Counted, Filter, Job, Page
 from headrace.core.retention import Cutoff
-from headrace.core.states import WAITING, EventType
-from headrace.engine.nats import message
+from headrace.core.states import WAITING
 from headrace.engine.nats.layout import Layout
-from headrace.engine.nats.message import Letter
-from headrace.engine.nats.projection import finding
-from headrace.engine.nats.projection.database import Damaged, Database, Value, texts
-from headrace.engine.nats.projection.following import Follower, Place, Replaced, set_floor
+from headrace.engine.nats.projection import finding, journal
+from headrace.engine.nats.projection.database import Damaged, Database, texts
+from headrace.engine.nats.projection.following import Follower, Place, set_floor
 from headrace.engine.nats.projection.sql import STATEMENTS
 from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.protocol import Entry, OldestDue
@@ -26,7 +24,6 @@ _ATTEMPTS = 3
 """A projection that is found damaged is built anew; not for ever."""
 
 _PAIRS = msgspec.json.Decoder(list[tuple[int, int]])
-_SEQS = msgspec.json.Decoder(list[tuple[str, int, int]])
 _OLDEST = msgspec.json.Decoder(list[OldestDue])
 
 
@@ -87,7 +84,7 @@ class Projection:
                         await Follower(self._database, self._layout, js, stream).follow(upto)
                     self._reached = upto
                     return
-                except (Damaged, Replaced):
+                except Damaged:
                     self.discard()
                     if attempt == _ATTEMPTS:
                         raise
@@ -97,65 +94,63 @@ class Projection:
         self._reached = -1
         self._database.discard()
 
+    @contextlib.contextmanager
+    def _moment(self) -> Generator[Database]:
+        """The database as it is at one moment."""
+        try:
+            with self._database.snapshot():
+                yield self._database
+        except Damaged:
+            self.discard()
+            raise
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[Database]:
+        try:
+            with self._database.guarded(), self._database.transaction():
+                yield self._database
+        except Damaged:
+            self.discard()
+            raise
+
     # Jobs
 
     def find(self, filter: Filter, before: int | None = None, limit: int = 100) -> Page:
         """One page of jobs, newest first."""
-        with self._database.snapshot():
-            return finding.find(self._database, filter, before, limit)
+        with self._moment() as database:
+            return finding.find(database, filter, before, limit)
 
     def count(self, service: str | None = None) -> list[Counted]:
         """Jobs by queue and state; only what is there."""
-        with self._database.guarded():
-            return finding.count(self._database, service)
+        with self._moment() as database:
+            return finding.count(database, service)
 
     def oldest_waiting(self, service: str, queue: str) -> str | None:
         """The waiting job of a queue that came first."""
-        with self._database.snapshot():
-            places = [(service, queue, str(state)) for state in WAITING]
-            found = [self._database.fetch(STATEMENTS["oldest_of_place"], row) for row in places]
+        places = [(service, queue, str(state)) for state in WAITING]
+        with self._moment() as database:
+            found = [database.fetch(STATEMENTS["oldest_of_place"], place) for place in places]
         oldest = min((cast("tuple[int, str]", row) for row in found if row), default=None)
         return oldest[1] if oldest else None
 
     def oldest_due(self, now: int) -> list[OldestDue]:
         """Since when the job that waits longest in each queue could have started."""
-        with self._database.guarded():
-            return self._database.decoded(_OLDEST, STATEMENTS["oldest_due"], [now])
+        with self._moment() as database:
+            return database.decoded(_OLDEST, STATEMENTS["oldest_due"], [now])
 
     # Journal
 
     def journal(self, after: int, limit: int = 1000, job_id: str | None = None) -> list[Entry]:
         """Entries with a sequence above `after`, in order, with what their jobs still hold."""
-        with self._database.snapshot():
-            after = max(after, self._place().floor)
-            if job_id is None:
-                rows = self._database.fetch_all(STATEMENTS["journal"], [after, limit])
-            else:
-                rows = self._database.fetch_all(STATEMENTS["journal_of"], [job_id, after, limit])
-            letters = [message.read(*cast("tuple[int, bytes]", row)) for row in rows]
-            return self._entries(letters)
-
-    def _entries(self, letters: Sequence[Letter]) -> list[Entry]:
-        events = [event for letter in letters if (event := letter.event())]
-        jobs = self._holding([event for event in events if event.event in _HOLDING])
-        return [Entry.of(event, jobs.get(event.job_id)) for event in events]
-
-    def _holding(self, events: Sequence[Event]) -> dict[str, Job]:
-        """The jobs of these events that are still there."""
-        if not events:
-            return {}
-        ids = {event.job_id for event in events}
-        seqs = self._database.decoded(_SEQS, STATEMENTS["seqs"], [texts(ids)])
-        jobs = finding.fetch_jobs(self._database, [seq for _, seq, _ in seqs])
-        return {job.id: job for job in jobs.values()}
+        with self._moment() as database:
+            return journal.entries(database, max(after, Place.read(database).floor), limit, job_id)
 
     def old_entries(self, journal_before: int, limit: int) -> OldEntries:
         """The oldest entries that are not younger than `journal_before`, up to the first that is;
         never the last entry of all."""
-        with self._database.snapshot():
-            floor = self._place().floor
-            values: list[Value] = [floor, limit + 1]
-            rows = self._database.decoded(_PAIRS, STATEMENTS["oldest_entries"], values)
+        with self._moment() as database:
+            floor = Place.read(database).floor
+            rows = database.decoded(_PAIRS, STATEMENTS["oldest_entries"], [floor, limit + 1])
         old = 0
         for _, at in rows[:-1][:limit]:
             if at > journal_before:
@@ -165,37 +160,37 @@ class Projection:
 
     def drop_entries(self, floor: int) -> None:
         """Drops the entries up to a floor that was put into the stream."""
-        with self._database.guarded(), self._database.transaction():
-            set_floor(self._database, self._place(), floor)
+        with self._writing() as database:
+            set_floor(database, Place.read(database), floor)
 
     # Pruning
 
     def ended(self, cutoff: Cutoff, limit: int) -> list[Job]:
         """The jobs that may go by a cut-off, those that ended first before others."""
         place = (cutoff.service, cutoff.queue, str(cutoff.state))
-        with self._database.snapshot():
-            counted = self._database.fetch(STATEMENTS["counted"], place)
+        with self._moment() as database:
+            counted = database.fetch(STATEMENTS["counted"], place)
             total = cast(int, counted[0]) if counted else 0
             excess = 0 if cutoff.keep is None else max(0, total - cutoff.keep)
-            rows = self._database.decoded(_PAIRS, STATEMENTS["ended"], [*place, limit])
+            rows = database.decoded(_PAIRS, STATEMENTS["ended"], [*place, limit])
             before = cutoff.ended_before
             old = [
                 seq
                 for index, (seq, ended_at) in enumerate(rows)
                 if index < excess or (before is not None and ended_at <= before)
             ]
-            jobs = finding.fetch_jobs(self._database, old)
+            jobs = finding.fetch_jobs(database, old)
         return [jobs[seq] for seq in old if seq in jobs]
 
     def gone(self, limit: int) -> list[Gone]:
         """Removed jobs all of whose messages are at or below the floor."""
-        with self._database.guarded():
-            return self._database.decoded(_GONE, STATEMENTS["gone"], [limit])
+        with self._moment() as database:
+            return database.decoded(_GONE, STATEMENTS["gone"], [limit])
 
     def forget(self, ids: Sequence[str]) -> None:
         """Removed jobs whose messages were purged from the stream."""
-        with self._database.guarded(), self._database.transaction():
-            self._database.execute(STATEMENTS["delete_graves"], [texts(ids)])
+        with self._writing() as database:
+            database.execute(STATEMENTS["delete_graves"], [texts(ids)])
 
     # For the doctor
 
@@ -206,28 +201,19 @@ class Projection:
     @property
     def position(self) -> int:
         """The sequence of the last message that was applied."""
-        return self._guarded_place().position
+        with self._moment() as database:
+            return Place.read(database).position
 
     @property
     def floor(self) -> int:
         """Up to where the journal is pruned."""
-        return self._guarded_place().floor
+        with self._moment() as database:
+            return Place.read(database).floor
 
     @property
     def size(self) -> int:
         """Bytes."""
-        with self._database.guarded():
-            row = self._database.fetch(STATEMENTS["size"])
+        with self._moment() as database:
+            row = database.fetch(STATEMENTS["size"])
         assert row
         return cast(int, row[0])
-
-    def _guarded_place(self) -> Place:
-        with self._database.guarded():
-            return self._place()
-
-    def _place(self) -> Place:
-        return Place.read(self._database)
-
-
-_HOLDING = frozenset({EventType.CREATED, EventType.COMPLETED})
-"""Events whose entries come with something that the job holds."""

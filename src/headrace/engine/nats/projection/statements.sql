@@ -101,7 +101,7 @@ JOIN message AS newest ON newest.seq = job.newest
 WHERE job.seq IN carray(?)
 
 -- name: seqs
-SELECT json_group_array(json_array(id, seq, newest)) FROM job WHERE id IN carray(?)
+SELECT json_group_array(seq) FROM job WHERE id IN carray(?)
 
 -- name: journal
 SELECT seq, body FROM message WHERE at IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?
