@@ -44,6 +44,7 @@ class NatsServer:
         self.process: subprocess.Popen[bytes] | None = None
         self._jetstream, self._sync, self._config = jetstream, sync, config
         self._routes: Sequence[int] | None = None
+        self._base = ""
 
     @property
     def url(self) -> str:
@@ -94,7 +95,8 @@ class NatsServer:
     def reload(self, config: str) -> None:
         """Gives the running server another configuration."""
         self._config = config
-        (self.path / "nats.conf").write_text(self._text())
+        # With the ports as they were asked for: the server refuses to change those.
+        (self.path / "nats.conf").write_text(self._base + config)
         self.signal(signal.SIGHUP)
 
     def close(self) -> None:
@@ -151,7 +153,8 @@ class NatsServer:
 
     def _launch(self) -> None:
         config = self.path / "nats.conf"
-        config.write_text(self._text())
+        self._base = self._text()
+        config.write_text(self._base + self._config)
         self.process = spawn_server(["-c", str(config)])
 
     def _read_ports(self) -> bool:
@@ -186,7 +189,7 @@ class NatsServer:
                 f'cluster {{ name: "headrace", listen: "127.0.0.1:{self._route_port}",'
                 f" routes: [{routes}] }}\n"
             )
-        return "".join([*parts, self._config])
+        return "".join(parts)
 
     def _end(self, number: int) -> None:
         process, self.process = self.process, None

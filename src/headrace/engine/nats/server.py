@@ -144,7 +144,7 @@ class EmbeddedServer:
     async def _run(self, lock: int) -> Place:
         """Starts the server, at the port it had before if that is free."""
         if self._process is not None:
-            end_guard(self._process)
+            await asyncio.to_thread(_stop, self._process)
         before = self._place()
         token = before.token if before else secrets.token_hex(16)
         for port in (before.port, -1) if before else (-1,):
