@@ -15,7 +15,7 @@ from tests.docs.page import PageRun
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 KINDS = {"python", "console", "text", "mermaid", ""}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
