@@ -577,6 +577,21 @@ async def test_processes_catch_up_on_one_file_at_once(
     await same_as_fresh(engine)
 
 
+async def test_file_that_cannot_be_written_is_done_without(
+    engine: ProjectedEngine, bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.add("a")
+    await engine.look()
+    for place in ("/proc/none/projection.db", str(tmp_path)):
+        projection = Projection(place, engine.layout)
+        projection.open(engine.identity)
+        assert projection.path is None
+        assert place in caplog.text
+        await projection.catch_up(engine.js, engine.layout.stream, engine.last)
+        assert [job.id for job in projection.find(Filter()).jobs] == ["a"]
+        projection.close()
+
+
 # Query plans
 
 INDEXES = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -74,7 +73,7 @@ _body = msgspec.json.Decoder(_Body).decode
 _private = msgspec.json.Decoder(_Private).decode
 
 
-class _Letter(NamedTuple):
+class _Letter(Struct, gc=False):
     seq: int
     service: str
     type: str
@@ -83,7 +82,7 @@ class _Letter(NamedTuple):
     body: bytes
 
 
-class _Known(NamedTuple):
+class _Known(Struct, gc=False, array_like=True):
     """A job as it is stored."""
 
     id: str
@@ -95,7 +94,7 @@ class _Known(NamedTuple):
     state: str
 
 
-class _Grave(NamedTuple):
+class _Grave(Struct, gc=False, array_like=True):
     """A removed job as it is stored."""
 
     id: str
@@ -109,30 +108,18 @@ _KNOWN = msgspec.json.Decoder(list[_Known])
 _GRAVES = msgspec.json.Decoder(list[_Grave])
 
 
-class _Job:
+class _Job(Struct, gc=False):
     """A job in the course of a run. `seq` is 0 while there is none of its id."""
 
-    __slots__ = (
-        "created",
-        "entry",
-        "grave",
-        "known",
-        "letter",
-        "newest",
-        "seq",
-        "spec",
-        "stand",
-    )
-
-    def __init__(self, known: _Known | None, grave: _Grave | None) -> None:
-        self.known, self.grave = known, grave
-        self.seq = known.seq if known else 0
-        self.newest = known.newest if known else 0
-        self.entry = known.entry if known else (grave.entry if grave else None)
-        self.created: _Letter | None = None
-        self.letter: _Letter | None = None
-        self.stand: _Stand | None = None
-        self.spec: _Spec | None = None
+    known: _Known | None = None
+    grave: _Grave | None = None
+    seq: int = 0
+    entry: int | None = None
+    newest: int = 0
+    created: _Letter | None = None
+    letter: _Letter | None = None
+    stand: _Stand | None = None
+    spec: _Spec | None = None
 
 
 class Run:
@@ -181,14 +168,14 @@ class Run:
 
     def _load(self, ids: set[str]) -> None:
         """What is stored of these jobs."""
-        database = self._database
-        known = {job.id: job for job in database.decoded(_KNOWN, STATEMENTS["known"], [texts(ids)])}
-        others = ids - known.keys()
-        graves: dict[str, _Grave] = {}
+        database, jobs = self._database, self._jobs
+        for known in database.decoded(_KNOWN, STATEMENTS["known"], [texts(ids)]):
+            jobs[known.id] = _Job(known, None, known.seq, known.entry, known.newest)
+        others = ids - jobs.keys()
         if others:
-            found = database.decoded(_GRAVES, STATEMENTS["graves"], [texts(others)])
-            graves = {grave.id: grave for grave in found}
-        self._jobs = {id: _Job(known.get(id), graves.get(id)) for id in ids}
+            jobs.update((job_id, _Job()) for job_id in others)
+            for grave in database.decoded(_GRAVES, STATEMENTS["graves"], [texts(others)]):
+                jobs[grave.id] = _Job(None, grave, entry=grave.entry)
 
     def _follow(self, letter: _Letter) -> None:
         job = self._jobs[letter.job_id]
@@ -219,10 +206,11 @@ class Run:
             letter, stand, known = job.letter, job.stand, job.known
             if letter is None:  # nothing but trailing messages
                 if job.grave:
-                    graves += (*job.grave[:3], trailing[job_id], job.grave.entry)
+                    grave = job.grave
+                    graves += (job_id, grave.service, grave.type, trailing[job_id], grave.entry)
                 continue
             if job.seq == 0 or stand is None:
-                if letter.private.stand is None:
+                if letter.private.stand is None or job.grave:
                     last = max(job.newest, trailing.get(job_id, 0))
                     graves += (job_id, letter.service, letter.type, last, job.entry)
             else:

@@ -81,7 +81,7 @@ class Database:
         self.close()
         try:
             with self._alone():
-                self._open(stream)
+                self._open(f"{stream} {_BOOT}")
         except apsw.Error as error:
             self.close()
             raise _translated(error, self.path) or error from error
@@ -134,7 +134,7 @@ class Database:
         self._connection = connection = apsw.Connection(path, statementcachesize=200)
         self.wait_for_locks(PATIENCE)
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        connection.execute("PRAGMA synchronous = off")
+        connection.execute(f"PRAGMA synchronous = {'off' if _BOOT else 'normal'}")
         connection.execute("PRAGMA temp_store = memory")
 
     def _fits(self, stream: str) -> bool:
@@ -276,6 +276,19 @@ class Database:
             end = start + count * columns
             self._live.execute(for_rows(name, count), values[start:end])
             start, left = end, left - count
+
+
+def _boot() -> str:
+    """Since when the system runs, where it tells. Nothing is synced, so a file that has seen a
+    loss of power may be wrong in ways that nobody notices: none is trusted after a boot."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+_BOOT = _boot()
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -160,6 +160,10 @@ class Follower:
     # Applying
 
     async def _apply(self, messages: Sequence[Stored], floor: int, last: bool = False) -> None:
+        place = self.place()
+        messages = [one for one in messages if one.seq > place.position]
+        if not messages and floor <= place.floor and place.doubt is None:
+            return
         for start in range(0, max(len(messages), 1), SLICE):
             part = messages[start : start + SLICE]
             at_end = last and start + SLICE >= len(messages)

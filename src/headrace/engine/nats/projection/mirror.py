@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, cast
 
 import msgspec
 
+from headrace.core.errors import StoreReadOnly
 from headrace.core.model import Counted, Filter, Job, Page
 from headrace.core.retention import Cutoff
 from headrace.core.states import WAITING
@@ -19,6 +21,8 @@ from headrace.engine.nats.projection.following import Follower, Place, set_floor
 from headrace.engine.nats.projection.sql import STATEMENTS
 from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.protocol import Entry, OldestDue
+
+_log = logging.getLogger("headrace")
 
 _ATTEMPTS = 3
 """A projection that is found damaged is built anew; not for ever."""
@@ -66,7 +70,12 @@ class Projection:
         created. That of another one is thrown away."""
         self._identity = identity
         self._reached = -1
-        self._database.open(identity)
+        try:
+            self._database.open(identity)
+        except StoreReadOnly as error:
+            _log.warning("%s; searching in memory instead, which each process reads anew", error)
+            self._database = Database(None)
+            self._database.open(identity)
 
     def close(self) -> None:
         self._database.close()
@@ -196,6 +205,7 @@ class Projection:
 
     @property
     def path(self) -> str | None:
+        """Its file; None where it is in memory."""
         return self._database.path
 
     @property
