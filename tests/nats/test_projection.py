@@ -598,7 +598,7 @@ INDEXES = {
     "known": "sqlite_autoindex_job_1 (id=?)",
     "graves": "PRIMARY KEY (id=?)",
     "jobs": "INTEGER PRIMARY KEY (rowid=?)",
-    "seqs": "sqlite_autoindex_job_1 (id=?)",
+    "heads": "sqlite_autoindex_job_1 (id=?)",
     "delete_entries": "INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
     "journal": "INTEGER PRIMARY KEY (rowid>?)",
     "journal_of": "INTEGER PRIMARY KEY (rowid=?)",

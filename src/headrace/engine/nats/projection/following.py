@@ -90,8 +90,7 @@ class Follower:
         messages, floor, waited = await self._first(), 0, 0.0
         while len(messages) == AT_ONCE:
             floor = floor or await self._floor()  # so that what is pruned is not written first
-            await self._apply(messages, floor)
-            messages = await self._read(self.place().position)
+            messages = await self._apply_and_read(messages, floor)
         while True:
             await self._apply(messages, await self._floor(), last=True)
             if self.place().position >= upto or await self._at_end() or waited > LAG:
@@ -100,6 +99,18 @@ class Follower:
             waited += _PAUSE
             messages = await self._read(self.place().position)
         await self._look_up()
+
+    async def _apply_and_read(self, messages: Sequence[Stored], floor: int) -> list[Stored]:
+        """Applies a page while the next one is on its way."""
+        last = messages[-1].seq
+        ahead = asyncio.create_task(self._read(last))
+        try:
+            await self._apply(messages, floor)
+            position = self.place().position
+            return await ahead if position == last else await self._read(position)
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
     def place(self) -> Place:
         """How far the stream was followed."""

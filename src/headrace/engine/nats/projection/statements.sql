@@ -100,8 +100,8 @@ JOIN message AS created ON created.seq = job.seq
 JOIN message AS newest ON newest.seq = job.newest
 WHERE job.seq IN carray(?)
 
--- name: seqs
-SELECT json_group_array(seq) FROM job WHERE id IN carray(?)
+-- name: heads
+SELECT json_group_array(json_array(id, seq, newest)) FROM job WHERE id IN carray(?)
 
 -- name: journal
 SELECT seq, body FROM message WHERE at IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?
