@@ -162,6 +162,7 @@ class ProjectedEngine(RecordingEngine):
         self._connection: Connection | None = None
         self.projection = Projection(path, self.layout)
         self.last = 0
+        self._counted = 0
 
     async def open(self) -> None:
         if self._connection is not None:
@@ -220,7 +221,24 @@ class ProjectedEngine(RecordingEngine):
         return Page(jobs, page.cursor)
 
     async def count(self, service: str | None = None) -> list[Counted]:
+        self._counted += 1
+        if self._counted % 8 == 0:
+            await self.compare_with_fresh()
         return (await self.look()).count(service)
+
+    async def compare_with_fresh(self) -> None:
+        """The projection holds what one that is built anew holds."""
+        found = await self.look()
+        fresh = Projection(None, self.layout)
+        fresh.open(self.identity)
+        await fresh.catch_up(self.js, self.layout.stream, self.last)
+        assert found.floor == fresh.floor
+        assert found.count() == fresh.count()
+        assert found.journal(0, 100_000) == fresh.journal(0, 100_000)
+        assert found.find(Filter(), None, 100_000) == fresh.find(Filter(), None, 100_000)
+        assert found.find(Filter(tag="red"), None) == fresh.find(Filter(tag="red"), None)
+        assert found.gone(1000) == fresh.gone(1000)
+        fresh.close()
 
     async def journal(
         self, after: int, limit: int = 1000, job_id: str | None = None

@@ -160,12 +160,18 @@ async def walked(find: object, filter: Filter, limit: int) -> list[Job]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
-@pytest.mark.parametrize("scan", [4, 10_000])
+@pytest.mark.parametrize(("scan", "places"), [(4, 100), (10_000, 0), (10_000, 100)])
 async def test_pages_of_every_filter_hold_what_the_reference_holds(
-    engine: ProjectedEngine, bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: int, scan: int
+    engine: ProjectedEngine,
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    scan: int,
+    places: int,
 ) -> None:
     await some_of_everything(bench)
     monkeypatch.setattr(finding, "SCAN", scan)
+    monkeypatch.setattr(finding, "PLACES", places)
     for filter in FILTERS:
         found = await walked(engine.find, filter, limit)
         wanted = await walked(lambda *args: MemoryEngine.find(engine, *args), filter, 100)
@@ -325,21 +331,6 @@ async def test_removal_that_was_purged_before_it_was_read_is_found_out(
 # Its file
 
 
-async def same_as_fresh(engine: ProjectedEngine) -> None:
-    """The projection holds what one that is built anew holds."""
-    found = await engine.look()
-    fresh = Projection(None, engine.layout)
-    fresh.open(engine.identity)
-    await fresh.catch_up(engine.js, engine.layout.stream, engine.last)
-    assert found.position == fresh.position
-    assert found.floor == fresh.floor
-    assert found.count() == fresh.count()
-    assert found.journal(0, 100_000) == fresh.journal(0, 100_000)
-    assert found.find(Filter(), None, 100_000) == fresh.find(Filter(), None, 100_000)
-    assert found.find(Filter(tag="red"), None, 1000) == fresh.find(Filter(tag="red"), None, 1000)
-    fresh.close()
-
-
 async def test_deleted_while_open_it_is_built_anew(
     engine: ProjectedEngine, bench: Bench, path: Path
 ) -> None:
@@ -347,7 +338,7 @@ async def test_deleted_while_open_it_is_built_anew(
     await engine.look()
     os.unlink(path)
     await bench.add("new")
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
     assert os.stat(path).st_size
 
 
@@ -367,7 +358,7 @@ async def test_deleted_while_two_have_it_open_it_is_shared_again(
         for one in (first, second) if number % 2 else (second, first):
             await one.catch_up(engine.js, engine.layout.stream, engine.last)
         assert first.find(Filter()) == second.find(Filter())
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
     second.close()
 
 
@@ -403,7 +394,7 @@ async def test_file_that_is_damaged_or_not_ours_is_replaced(
     (await engine.look()).close()
     damage(path, kind)
     await bench.add("new")
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
 
 
 async def test_damage_that_reading_finds_is_said_and_mended(
@@ -419,7 +410,7 @@ async def test_damage_that_reading_finds_is_said_and_mended(
         file.write(b"\xa5" * (size - 8 * 4096))
     with pytest.raises(Damaged):
         projection.journal(0)
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
 
 
 async def test_projection_of_another_stream_is_thrown_away(
@@ -488,7 +479,7 @@ async def test_answer_of_a_replica_that_lags_is_not_taken_for_the_end(
     monkeypatch.setattr(engine.js, "read", lagging)
     await engine.projection.catch_up(engine.js, engine.layout.stream, engine.last)
     monkeypatch.undo()
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
 
 
 async def test_far_behind_it_catches_up(engine: ProjectedEngine, bench: Bench) -> None:
@@ -498,7 +489,7 @@ async def test_far_behind_it_catches_up(engine: ProjectedEngine, bench: Bench) -
     for job in await bench.claim(1500):
         await bench.complete(job)
     await bench.rescue()
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
     assert sum(counted.jobs for counted in engine.projection.count()) == 4000
 
 
@@ -574,7 +565,7 @@ async def test_processes_catch_up_on_one_file_at_once(
         for process in processes:
             process.kill()
             process.communicate()
-    await same_as_fresh(engine)
+    await engine.compare_with_fresh()
 
 
 async def test_file_that_cannot_be_written_is_done_without(
