@@ -23,8 +23,14 @@ def engine_for(url: str | os.PathLike[str] | None) -> Engine:
         from headrace.engine.sqlite import SqliteEngine
 
         return SqliteEngine(text)
+    if scheme in ("nats", "tls", "nats+embedded"):
+        from headrace.engine.nats import NatsEngine
+
+        return NatsEngine(text)
     raise InvalidValue(
-        "url", f"{text!r} names no engine; use sqlite:PATH for a file, or memory: for tests"
+        "url",
+        f"{text!r} names no engine; use sqlite:PATH for a file, nats://HOST:PORT for a JetStream"
+        " server, nats+embedded:PATH for one of your own, or memory: for tests",
     )
 
 

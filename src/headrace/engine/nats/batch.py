@@ -207,9 +207,7 @@ class Batch:
         fresh = before.job is None or before.job.seq != now.job.seq
         for parent_id, edge in now.parents.items():
             if fresh or before.parents.get(parent_id) != edge:
-                subject = (
-                    self._layout.prefix(now.job.spec) + f"{names.PARENT}.{parent_id}".encode()
-                )
+                subject = self._layout.prefix(now.job.spec) + f"{names.PARENT}.{parent_id}".encode()
                 self._store(subject, message.edge_written(edge), part, _ROLLUP)
 
     def _add_timer(self, timer: Timer) -> None:
@@ -303,9 +301,7 @@ def renumbered(job: Job, number: Callable[[int], int]) -> Job:
     """The job with its sequences given by `number`."""
     if max(job.seq, job.version, job.token) < PROVISIONAL:
         return job
-    return replace(
-        job, seq=number(job.seq), version=number(job.version), token=number(job.token)
-    )
+    return replace(job, seq=number(job.seq), version=number(job.version), token=number(job.token))
 
 
 def settled(answer: T, number: Callable[[int], int]) -> T:

@@ -12,7 +12,7 @@ import msgspec
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.model import Job, Stage
 from headrace.engine.ledger import Ledger
-from headrace.engine.nats import message
+from headrace.engine.nats import message, plain
 from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout
@@ -35,7 +35,7 @@ AGAIN = 2.0
 """Seconds after which a ticket of a paused queue is looked at again."""
 
 
-class Home(Protocol):
+class Home(plain.Home, Protocol):
     """What claiming needs of its session."""
 
     js: JetStream
@@ -93,6 +93,9 @@ async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
             lines[line] = _sorted_out(home, line, tickets, paused)
         if not real:
             delayed += await _delayed(home, place)
+    started = await _start_plain(home, request, lines, real) if not delayed else None
+    if started is not None:
+        return started[0], started[1] > 0
     known = {
         job_part(ticket.what[1]): domain
         for tickets in lines.values()
@@ -132,9 +135,49 @@ async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
     return claimed, more and useless > 0
 
 
-def _watch_leases(
-    transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]
-) -> None:
+async def _start_plain(
+    home: Home, request: ClaimRequest, lines: dict[Line, list[Ticket]], real: bool
+) -> tuple[Claimed, int] | None:
+    """Starts jobs each on its own, where all that there is are plain ones in plain queues; with
+    how many tickets were of no use."""
+    found: dict[str, list[tuple[Ticket, Job]]] = {}
+    for line, tickets in lines.items():
+        settings = home.known_settings(*line.place)
+        if not plain.simple(settings) or (settings and settings.paused):
+            return None
+        jobs = [(ticket, plain.startable(home, ticket, request.now)) for ticket in tickets]
+        some = [(ticket, job) for ticket, job in jobs if job]
+        if len(some) < len(tickets):
+            return None
+        some.sort(key=lambda one: (one[1].priority, one[1].position))
+        found[line.place.queue] = some
+    chosen: list[tuple[Ticket, Job]] = []
+    for share in request.shares:
+        room = min(share.at_most, request.limit - len(chosen))
+        line_up = found.get(share.queue, [])
+        chosen += line_up[:room]
+        found[share.queue] = line_up[room:]
+    try:
+        jobs = await plain.start(home, request, chosen, real)
+    except BaseException:
+        for line, tickets in lines.items():
+            line.give_back(tickets)
+        raise
+    by_queue = {line.place.queue: line for line in lines}
+    refused = 0
+    for (ticket, before), job in zip(chosen, jobs, strict=True):
+        if job is None:
+            refused += 1
+            known = ticket._replace(delivered=ticket.delivered + 1)  # needs a closer look
+            by_queue[before.queue].hand_on([known])
+        else:
+            by_queue[before.queue].give_up([ticket])
+    for line in lines:
+        line.hand_on(ticket for ticket, _ in found[line.place.queue])
+    return Claimed(tuple(job for job in jobs if job)), refused
+
+
+def _watch_leases(transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]) -> None:
     """Has someone look when the leases of this claim would have run out."""
     by_queue: dict[str, list[str]] = {}
     for job in jobs:
@@ -142,9 +185,7 @@ def _watch_leases(
     for queue, ids in by_queue.items():
         what = f"lease.{secrets.token_hex(8)}"
         at = request.now + request.lease
-        transaction.watch(
-            Timer(request.service, queue, what, at, msgspec.json.encode(ids))
-        )
+        transaction.watch(Timer(request.service, queue, what, at, msgspec.json.encode(ids)))
 
 
 def _told_by(ticket: Ticket) -> Domain | None:
@@ -156,9 +197,7 @@ def _told_by(ticket: Ticket) -> Domain | None:
     return Domain(last=ticket.seq, newest=ticket.seq, job=letter.job(letter.spec()))
 
 
-def _sorted_out(
-    home: Home, line: Line, tickets: Sequence[Ticket], paused: bool
-) -> list[Ticket]:
+def _sorted_out(home: Home, line: Line, tickets: Sequence[Ticket], paused: bool) -> list[Ticket]:
     """Keeps those that are about starting a job; puts the others aside."""
     found: list[Ticket] = []
     later: list[Ticket] = []
@@ -223,8 +262,5 @@ def _settle(
         else:
             used.append(ticket)
     line.give_up(used)
-    if any(ticket.pending for ticket in others):
-        line.keep(others)
-    else:
-        line.give_back(others)
+    line.hand_on(others)
     return sum(ticket.what[1] not in ids for ticket in used)

@@ -1,8 +1,8 @@
 """The committer: runs operations in groups and stores what they write.
 
 Operations that wait for it are run together on one transaction. Where each writes one message,
-they are stored side by side; else all of them in one atomic batch. Where something was stored meanwhile by somebody else, those that it concerns are read and
-decided again.
+they are stored side by side; else all of them in one atomic batch. Where something was stored
+meanwhile by somebody else, those that it concerns are read and decided again.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Home(Protocol):
     loader: Loader
     fault: Fault | None
     highest: int
-    replicated: bool
 
+    @property
+    def replicated(self) -> bool: ...
     def settings(self, service: str, queue: str) -> QueueSettings: ...
     async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None: ...
     async def ensure_lines(self, messages: Iterable[Pending]) -> None: ...
@@ -137,9 +138,7 @@ class Committer:
                 _fail([ask], error)
         await self._store_all(transaction, ran)
 
-    def _batch(
-        self, transaction: Transaction, component: Component, ran: Sequence[Ran]
-    ) -> Batch:
+    def _batch(self, transaction: Transaction, component: Component, ran: Sequence[Ran]) -> Batch:
         real = all(punctual(ran[n][0].now) for n in component.operations)
         home = self._home
         return Batch(transaction, home.layout, component, home.loader.subject, real)
@@ -149,9 +148,7 @@ class Committer:
             with translated("reading jobs"):
                 await self._home.learn(transaction, parts)
 
-    async def _execute(
-        self, ask: Ask[T], transaction: Transaction
-    ) -> tuple[T, set[str]]:
+    async def _execute(self, ask: Ask[T], transaction: Transaction) -> tuple[T, set[str]]:
         while True:
             undo = transaction.begin()
             ledger = Ledger(transaction)
@@ -242,5 +239,3 @@ def _fail(asks: Iterable[Ask[Any]], error: Exception) -> None:
     for ask in asks:
         if not ask.answer.done():
             ask.answer.set_exception(error)
-
-

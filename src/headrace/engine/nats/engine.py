@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from headrace.core.admission import Verdict
 from headrace.core.change import Answer, Change
@@ -14,7 +14,7 @@ from headrace.core.model import Counted, Document, Filter, Job, KeyStatus, NewJo
 from headrace.core.search import parse_cursor
 from headrace.core.states import State
 from headrace.engine.ledger import Ledger
-from headrace.engine.nats import claiming, documents, upkeep
+from headrace.engine.nats import claiming, documents, plain, upkeep
 from headrace.engine.nats.bells import RopeBell, Ropes
 from headrace.engine.nats.commit import Fault, punctual
 from headrace.engine.nats.errors import translated
@@ -24,8 +24,6 @@ from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import QUEUE_KIND, WORKER_KIND, Checkup, Details, Entry, Prune, Put
-
-T = TypeVar("T")
 
 SHOWN = 10
 """So many waiting jobs of a key are shown."""
@@ -127,22 +125,22 @@ class NatsEngine:
                 location = home.location
                 session = Session(location.layout, home.ropes, location.projection)
                 session.fault = home.fault
-                await session.open(await home.options(), location.replicas)
+                options = await home.options()
+                locate = home.server.locate if home.server else None
+                await session.open(options, location.replicas, locate)
                 home.sessions[loop] = session
-                task = loop.create_task(self._hang_up_with(loop))
+                task = loop.create_task(self._hang_up_with(loop, session))
                 home.tasks.add(task)
                 task.add_done_callback(home.tasks.discard)
             return home.sessions[loop]
 
-    async def _hang_up_with(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _hang_up_with(self, loop: asyncio.AbstractEventLoop, session: Session) -> None:
         """A loop that ends cancels its tasks; this one takes the connection with it."""
         try:
-            while loop in self._home.sessions:
-                await asyncio.sleep(3600)
+            await session.closed.wait()
         except asyncio.CancelledError:
-            session = self._home.sessions.pop(loop, None)
             self._home.opening.pop(loop, None)
-            if session is not None:
+            if self._home.sessions.pop(loop, None) is session:
                 await session.close()
             raise
 
@@ -152,11 +150,13 @@ class NatsEngine:
         self, groups: Sequence[Sequence[NewJob]], now: int
     ) -> list[tuple[Verdict, ...]]:
         session = await self._session()
-        asks = [
-            session.committer.ask(_inserting(group, now), _wanted(group), now)
-            for group in groups
-        ]
-        return await asyncio.gather(*asks)
+
+        def ask(group: Sequence[NewJob]) -> Coroutine[Any, Any, tuple[Verdict, ...]]:
+            return session.committer.ask(_inserting(group, now), _wanted(group), now)
+
+        if all(len(group) == 1 and plain.addable(session, group[0], now) for group in groups):
+            return await plain.insert(session, groups, now, ask)
+        return await asyncio.gather(*map(ask, groups))
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         return await claiming.claim(await self._session(), request)
@@ -165,11 +165,21 @@ class NatsEngine:
         session = await self._session()
         if not changes:
             return []
-        parts = {part: None for change in changes for part in _parts_of(change.job)}
-        now = changes[0].cases[0].write.at
-        return await session.committer.ask(
-            lambda ledger, _: ledger.apply_all(changes), parts, now
-        )
+
+        def ask(*some: Change) -> Coroutine[Any, Any, list[Answer]]:
+            for change in some:
+                session.held.pop(change.job.id, None)
+            parts = {part: None for change in some for part in _parts_of(change.job)}
+            now = some[0].cases[0].write.at
+            return session.committer.ask(lambda ledger, _: ledger.apply_all(some), parts, now)
+
+        async def ask_one(change: Change) -> Answer:
+            return (await ask(change))[0]
+
+        ends = [end for change in changes if (end := plain.endable(session, change))]
+        if len(ends) == len(changes) == len({change.job.id for change in changes}):
+            return await plain.apply(session, changes, ends, ask_one)
+        return await ask(*changes)
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         session = await self._session()
@@ -179,6 +189,8 @@ class NatsEngine:
         def work(_: Ledger, transaction: Transaction) -> list[Renewal]:
             return [_renewed(transaction, lease, until) for lease in leases]
 
+        for lease in leases:
+            session.held.pop(lease.job_id, None)
         parts = [job_part(lease.job_id) for lease in leases]
         return await session.committer.ask(work, parts, until)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from headrace.core.errors import EngineUnavailable
-from headrace.engine.nats.errors import CONFLICTS, translated
+from headrace.core.errors import EngineUnavailable, StoreReadOnly
 from headrace.engine.nats.batch import block, guard_lines
+from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection
-from headrace.engine.nats.wire.errors import ApiError, Disconnected
-from headrace.engine.nats.wire.jetstream import JetStream
+from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.nats.wire.pull import Puller, ack, ack_tokens, nak
 
 EARLY = "early"
@@ -34,7 +34,23 @@ FRESH = 5.0
 ANSWER = 5.0
 """Seconds that the server may take to say that a line is empty."""
 
-ACK_WAIT = 30_000_000_000
+SILENT = -1
+"""It did not say."""
+
+GONE = (409, 503)
+"""The consumer was deleted, or its leader has changed: see to it that there is one."""
+
+EMPTY = (200, 404, 408)
+"""There is nothing else in the line now."""
+
+SCARCE = 0.05
+AMPLE = 2.0
+"""Seconds for which tickets are kept that were not needed: as long as nobody else has any, and
+while there are more."""
+
+ACK_WAIT = 10_000_000_000
+"""Nanoseconds after which the ticket of somebody who was killed is handed out again."""
+
 MAX_PENDING = 200_000
 
 
@@ -91,21 +107,25 @@ class _Draw:
         self._done: asyncio.Future[int] | None = None
 
     async def take(self, want: int) -> tuple[list[Ticket], int]:
-        """At most `want` tickets that are there now, and the status that ended the request."""
+        """At most `want` tickets that are there now, and the status that ended the request: 200
+        where all came. Tickets of an earlier request that came too late are among them."""
         if self._puller is None:
-            js = self._home.js
-            self._puller = js.pull(
+            self._puller = self._home.js.pull(
                 self._home.layout.stream, self._consumer, self._deliver, self._empty
             )
-        self._got, self._wanted = [], want
-        self._done = asyncio.get_running_loop().create_future()
-        self._puller.ask(want, no_wait=True)
-        try:
-            async with asyncio.timeout(ANSWER):
-                status = await self._done
-        except TimeoutError:
-            status = 408
-        self._done = None
+        if len(self._got) < want:
+            self._wanted = want
+            done = self._done = asyncio.get_running_loop().create_future()
+            self._puller.ask(want - len(self._got), no_wait=True)
+            try:
+                async with asyncio.timeout(ANSWER):
+                    status = await done
+            except TimeoutError:
+                status = SILENT
+            finally:
+                self._done = None
+        else:
+            status = 200
         got, self._got = self._got, []
         return got, status
 
@@ -162,27 +182,41 @@ class Line:
             names = await self.names()
             if paused:
                 names = [name for name in names if name == DUE]
-            try:
-                drawn = await asyncio.gather(*(self._draw(name, want) for name in names))
-            except Disconnected as error:
-                raise EngineUnavailable(f"claiming jobs: {error}") from error
-            more = any(len(tickets) >= asked > 0 for tickets, asked in drawn)
-            found = [*self.kept.values(), *(ticket for tickets, _ in drawn for ticket in tickets)]
+            drawn = await asyncio.gather(
+                *(self._draw(name, want) for name in names), return_exceptions=True
+            )
+            more = False
+            trouble: list[BaseException] = []
+            for answer in drawn:
+                if isinstance(answer, BaseException):
+                    trouble.append(answer)
+                else:
+                    tickets, full = answer
+                    more = more or full
+                    self.kept.update((ticket.reply, ticket) for ticket in tickets)
+            if trouble:
+                raise trouble[0]
+            found = list(self.kept.values())
             self.kept.clear()
             return found, more
 
-    async def _draw(self, name: str, want: int) -> tuple[list[Ticket], int]:
+    async def _draw(self, name: str, want: int) -> tuple[list[Ticket], bool]:
+        """What is there, and whether there may be more."""
         held = sum(_line_of(ticket) == name for ticket in self.kept.values())
         wanted = (max(want, WINDOW) if name in (EARLY, DUE) else want) - held
         if wanted <= 0:
-            return [], 0
+            return [], True
         draw = self._draws.get(name)
         if draw is None:
             draw = self._draws[name] = _Draw(self._home, self.consumer(name))
-        tickets, status = await draw.take(wanted)
-        if status in (409, 503):
-            await self._create(name)
-        return tickets, wanted
+        with translated("claiming jobs"):
+            tickets, status = await draw.take(wanted)
+            if status in GONE and not tickets:
+                await self._create(name)
+                tickets, status = await draw.take(wanted)
+            if status not in EMPTY and not tickets:
+                raise _unanswered(self.consumer(name), status)
+        return tickets, len(tickets) >= wanted
 
     # What becomes of tickets
 
@@ -191,14 +225,31 @@ class Line:
         for ticket in tickets:
             ack(self._home.connection, ticket.reply)
 
-    def give_back(self, tickets: Iterable[Ticket], delay: float | None = None) -> None:
+    def give_back(self, tickets: Iterable[Ticket], delay: float = 0.0) -> None:
         """Somebody else may have them."""
         for ticket in tickets:
             nak(self._home.connection, ticket.reply, delay)
 
-    def keep(self, tickets: Iterable[Ticket]) -> None:
-        """They will be looked at again here."""
+    def hand_on(self, tickets: Iterable[Ticket]) -> None:
+        """Nobody needs them now. The next claim here may; after a moment others may too."""
+        tickets = list(tickets)
+        if not tickets:
+            return
         self.kept.update((ticket.reply, ticket) for ticket in tickets)
+        moment = AMPLE if any(ticket.pending for ticket in tickets) else SCARCE
+        replies = [ticket.reply for ticket in tickets]
+        asyncio.get_running_loop().call_later(moment, self._let_go, replies)
+
+    def _let_go(self, replies: Sequence[bytes]) -> None:
+        self.give_back([self.kept.pop(reply) for reply in replies if reply in self.kept])
+
+    def drop(self) -> None:
+        """Its stream is gone: whatever is held means nothing now."""
+        for draw in self._draws.values():
+            draw.close()
+        self._draws.clear()
+        self.kept.clear()
+        self.forget()
 
     def close(self) -> None:
         for draw in self._draws.values():
@@ -218,9 +269,7 @@ class Line:
         while True:
             with translated("reading the lines of a queue"):
                 found = await js.last(layout.stream, [subject])
-            have: list[str] = (
-                msgspec.json.decode(found[0].payload, type=list[str]) if found else []
-            )
+            have: list[str] = msgspec.json.decode(found[0].payload, type=list[str]) if found else []
             missing = [name for name in names if name not in have]
             if not missing:
                 self._names = have
@@ -229,12 +278,8 @@ class Line:
                 await self._create(name)
             lines = guard_lines(subject, found[0].seq if found else 0) + b"Nats-Rollup: sub\r\n"
             body = msgspec.json.encode(sorted([*have, *missing]))
-            try:
-                await js.store(subject, body, block(lines))
-            except ApiError as error:
-                if error.err_code not in CONFLICTS:
-                    with translated("adding a line to a queue"):
-                        raise
+            with suppress(Conflict), translated("adding a line to a queue"):
+                await js.store_batch([Pending(subject, body, block(lines))])
             self.forget()
 
     async def _create(self, name: str) -> None:
@@ -262,6 +307,15 @@ class Line:
         if name == DUE:
             return layout.due(*self.place)
         return layout.ready(*self.place, int(name))
+
+
+def _unanswered(consumer: str, status: int) -> EngineUnavailable:
+    if status == 403:
+        return StoreReadOnly(
+            f"claiming jobs: this user may not pull from the consumer {consumer}; see `headrace"
+            " nats permissions --role worker` for what a worker needs"
+        )
+    return EngineUnavailable(f"claiming jobs: the consumer {consumer} does not answer ({status})")
 
 
 def _line_of(ticket: Ticket) -> str:

@@ -38,7 +38,7 @@ def locate(url: str) -> Location:
         unknown = extra.keys() - set(KNOWN)
         if unknown:
             raise InvalidValue(
-                "url", f"{url!r}: {sorted(unknown)[0]!r} is not known; there are {', '.join(KNOWN)}"
+                "url", f"{url!r}: {min(unknown)!r} is not known; there are {', '.join(KNOWN)}"
             )
         options = None
     else:

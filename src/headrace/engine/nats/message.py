@@ -9,10 +9,11 @@ of another one of its own batch: those are written as negative distances, -1 for
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from headrace.core.edges import EdgeState
 from headrace.core.event import Event, rfc3339, wire
@@ -24,6 +25,7 @@ from headrace.engine.records import Edge
 PROVISIONAL = 1 << 60
 """Sequences from here on stand for places in a batch that is not stored yet."""
 
+replace = msgspec.structs.replace
 _NULL = msgspec.Raw(b"null")
 
 
@@ -54,9 +56,6 @@ class Stand(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     finished_at: int | None = None
     error: TryError | None = None
     progress: Progress | None = None
-
-
-_FIELDS = Stand.__struct_fields__
 
 
 class Private(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -105,16 +104,40 @@ class Letter(Struct, frozen=True, gc=False):
     def spec(self) -> NewJob:
         """What was enqueued; only `created` knows it."""
         assert self.private.spec
-        return msgspec.structs.replace(self.private.spec, payload=self.payload)
+        return replace(self.private.spec, payload=self.payload)
 
     def job(self, spec: NewJob) -> Job:
         """The job as this message left it."""
-        stand = self.private.stand
+        stand, own = self.private.stand, self.seq
         assert stand
-        fields = {name: getattr(stand, name) for name in _FIELDS}
-        for name in ("seq", "version", "token"):
-            fields[name] = _absolute(fields[name], self.seq)
-        return Job(spec=spec, result=self.result, **fields)
+        return Job(
+            spec=spec,
+            seq=_absolute(stand.seq, own),
+            version=_absolute(stand.version, own),
+            state=stand.state,
+            event=stand.event,
+            queue=stand.queue,
+            type=stand.type,
+            priority=stand.priority,
+            max_tries=stand.max_tries,
+            run_at=stand.run_at,
+            updated_at=stand.updated_at,
+            stage=stand.stage,
+            expires_at=stand.expires_at,
+            deadline=stand.deadline,
+            tries=stand.tries,
+            token=_absolute(stand.token, own),
+            worker=stand.worker,
+            lease_until=stand.lease_until,
+            detached=stand.detached,
+            cancelling=stand.cancelling,
+            waiting_on=stand.waiting_on,
+            started_at=stand.started_at,
+            finished_at=stand.finished_at,
+            result=self.result,
+            error=stand.error,
+            progress=stand.progress,
+        )
 
     def event(self) -> Event | None:
         """The journal's entry."""
@@ -123,8 +146,8 @@ class Letter(Struct, frozen=True, gc=False):
             return None
         slot = entry.slot
         if slot and slot.token:
-            slot = msgspec.structs.replace(slot, token=_absolute(slot.token, self.seq))
-        return msgspec.structs.replace(entry, seq=self.seq, slot=slot)
+            slot = replace(slot, token=_absolute(slot.token, self.seq))
+        return replace(entry, seq=self.seq, slot=slot)
 
 
 def read(seq: int, payload: bytes) -> Letter:
@@ -136,6 +159,78 @@ def read(seq: int, payload: bytes) -> Letter:
         completes = private.entry is not None and private.entry.event is EventType.COMPLETED
         result = msgspec.Raw(bytes(body.result if completes else private.result))
     return Letter(seq, private, msgspec.Raw(bytes(body.payload)), result)
+
+
+class WireContext(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    """The context as others read it."""
+
+    request_id: str
+    trace_id: str
+    traceparent: str
+    tracestate: str | None = None
+
+
+class Wire(Struct, gc=False, kw_only=True, omit_defaults=True, rename="camel"):
+    """A message as others read it (see core.event.wire), with our part."""
+
+    job_id: str
+    context: WireContext
+    service: str
+    queue: str
+    job_type: str
+    event_type: str
+    state: State
+    previous_state: State | None = None
+    tries: int
+    max_tries: int
+    payload: msgspec.Raw | UnsetType = UNSET
+    result: msgspec.Raw | UnsetType = UNSET
+    timestamp: str
+    headrace: Private
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def plain(job: Job, event: Event, told: bool, payload: msgspec.Raw | UnsetType = UNSET) -> bytes:
+    """The message of an event that says no more than this, stored on its own. The sequences of
+    the job that begin with it are `PROVISIONAL`."""
+    completes = event.event is EventType.COMPLETED
+    result = job.result
+    context = event.context
+    return _encode(
+        Wire(
+            job_id=event.job_id,
+            context=WireContext(
+                context.request_id, context.trace_id, context.traceparent, context.tracestate
+            ),
+            service=event.service,
+            queue=event.queue,
+            job_type=event.type,
+            event_type=event.event,
+            state=event.state,
+            previous_state=event.previous,
+            tries=event.tries,
+            max_tries=event.max_tries,
+            payload=payload,
+            result=(result or _NULL) if completes else UNSET,
+            timestamp=stamp(event.at),
+            headrace=Private(
+                stand=_stand(job, 0),
+                spec=None if payload is UNSET else replace(job.spec, payload=_NULL),
+                entry=event,
+                told=told,
+                has_result=result is not None,
+                result=_NULL if completes or result is None else result,
+            ),
+        )
+    )
+
+
+@lru_cache(maxsize=256)
+def stamp(at: int) -> str:
+    """A time as others read it; many messages have the same."""
+    return rfc3339(at)
 
 
 def written(
@@ -156,16 +251,14 @@ def written(
     spec = payload = None
     if creates:
         assert job
-        spec, payload = msgspec.structs.replace(job.spec, payload=_NULL), job.spec.payload
+        spec, payload = replace(job.spec, payload=_NULL), job.spec.payload
     result = job.result if job else None
     if event is not None:
         if event.slot and event.slot.token:
             token = _relative(event.slot.token, place)
-            event = msgspec.structs.replace(
-                event, slot=msgspec.structs.replace(event.slot, token=token)
-            )
+            event = replace(event, slot=replace(event.slot, token=token))
         shape: dict[str, Any] = wire(event, payload, (result or _NULL) if completes else None)
-        event = msgspec.structs.replace(event, seq=0)
+        event = replace(event, seq=0)
     elif job is None:
         shape = {"jobId": job_id, "eventType": kind}
     else:
@@ -192,10 +285,32 @@ def written(
 
 
 def _stand(job: Job, place: int) -> Stand:
-    fields = {name: getattr(job, name) for name in _FIELDS}
-    for name in ("seq", "version", "token"):
-        fields[name] = _relative(fields[name], place)
-    return Stand(**fields)
+    return Stand(
+        seq=_relative(job.seq, place),
+        version=_relative(job.version, place),
+        state=job.state,
+        event=job.event,
+        queue=job.queue,
+        type=job.type,
+        priority=job.priority,
+        max_tries=job.max_tries,
+        run_at=job.run_at,
+        updated_at=job.updated_at,
+        stage=job.stage,
+        expires_at=job.expires_at,
+        deadline=job.deadline,
+        tries=job.tries,
+        token=_relative(job.token, place),
+        worker=job.worker,
+        lease_until=job.lease_until,
+        detached=job.detached,
+        cancelling=job.cancelling,
+        waiting_on=job.waiting_on,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        error=job.error,
+        progress=job.progress,
+    )
 
 
 def _relative(seq: int, place: int) -> int:
@@ -239,6 +354,4 @@ def edge_read(payload: bytes) -> Edge:
     """An edge from its message."""
     kept = _edges.decode(payload)
     result = msgspec.Raw(bytes(kept.result)) if kept.ended else None
-    return Edge(
-        kept.parent_id, kept.child_id, kept.policy, kept.state, kept.parent_state, result
-    )
+    return Edge(kept.parent_id, kept.child_id, kept.policy, kept.state, kept.parent_state, result)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from headrace.core.errors import EngineError
 from headrace.core.model import Counted
 from headrace.core.queue import DEFAULTS, QueueSettings, decode
 from headrace.engine.nats import stream
@@ -19,16 +21,30 @@ from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout, unspelled
 from headrace.engine.nats.lines import DUE, EARLY, Line, Place, line_of
 from headrace.engine.nats.loading import Loader
+from headrace.engine.nats.patience import PatientJetStream
+from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
 from headrace.engine.nats.transaction import Known, Missing, Part, Tally, Transaction, replace
-from headrace.engine.nats.wire.connection import Connection
+from headrace.engine.nats.wire.connection import Connection, Locate
+from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import QUEUE_KIND, queue_document
 
+log = logging.getLogger("headrace.nats")
+
 _SHEET = msgspec.json.Decoder(Sheet)
 
+WAITING_KNOWN = 300
+"""So many of the jobs that wait longest are known to a transaction that may have to drop some."""
+
 CENSUS_KINDS = frozenset({"settings", "census", "waiting"})
+
+
+class _Beat(msgspec.Struct):
+    """What is read here of a worker's presence."""
+
+    service: str = "-"
 
 
 class Session:
@@ -36,6 +52,7 @@ class Session:
 
     connection: Connection
     js: JetStream
+    hasty: JetStream
     loader: Loader
     projection: Projection
 
@@ -46,45 +63,64 @@ class Session:
         self.replicas = 1
         self.created = ""
         self.watch = Watch()
+        self.held: dict[str, Held] = {}
         self.committer = Committer(self)
         self._settings: dict[Place, QueueSettings] = {}
         self._lines: dict[Place, Line] = {}
         self._have: set[tuple[Place, str]] = set()
         self._catching_up = asyncio.Lock()
+        self._wanted_replicas: int | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self.closed = asyncio.Event()
 
     @property
     def replicated(self) -> bool:
         return self.replicas > 1
 
-    async def open(self, options: Options, replicas: int | None) -> None:
-        """Connects, and sees to the stream."""
+    async def open(
+        self, options: Options, replicas: int | None, locate: Locate | None = None
+    ) -> None:
+        """Connects, and sees to the stream. `locate` says where a server is that may move."""
+        self._wanted_replicas = replicas
         with translated("connecting"):
-            self.connection = await Connection.open(options, on_reconnect=self._reconnected)
+            self.connection = await Connection.open(
+                options, on_reconnect=self._reconnected, on_error=self._complain, locate=locate
+            )
         try:
-            self.js = JetStream(self.connection)
+            patient = PatientJetStream(self.connection, self._stream_missing)
+            self.js, self.hasty = patient, patient.hasty
             self.loader = Loader(self.js, self.layout)
-            found = await stream.ensure(
-                self.js, self.layout, self.connection.server_info, replicas
-            )
-            self.replicas, self.created = found.replicas, found.created
-            self.highest = found.last
             self.projection = Projection(self._projection_path, self.layout)
-            self.projection.open(f"{self.layout.stream} {self.created}")
-            namespace = self.layout.namespace
-            self.connection.subscribe(
-                f"{namespace}.bell.rec.doc.{QUEUE_KIND}.*".encode(), self._settings_changed
-            )
-            self.connection.subscribe(
-                f"{namespace}.bell.rec.lines.*.*".encode(), self._lines_changed
-            )
+            self._begin(await self._ensure_stream())
+            self._subscribe()
             await self.connection.flush()
         except BaseException:
             await self.connection.close()
             raise
 
+    async def _ensure_stream(self) -> stream.StreamState:
+        return await stream.ensure(
+            self.js, self.layout, self.connection.server_info, self._wanted_replicas
+        )
+
+    def _begin(self, found: stream.StreamState) -> None:
+        """From here on the stream is this one."""
+        self.replicas, self.created, self.highest = found.replicas, found.created, found.last
+        self.projection.open(f"{self.layout.stream} {self.created}")
+
+    def _subscribe(self) -> None:
+        bell = f"{self.layout.namespace}.bell"
+        self.connection.subscribe(f"{bell}.rec.doc.{QUEUE_KIND}.*".encode(), self._settings_changed)
+        self.connection.subscribe(f"{bell}.rec.lines.*.*".encode(), self._lines_changed)
+        deleted = f"$JS.EVENT.ADVISORY.STREAM.DELETED.{self.layout.stream}"
+        self.connection.subscribe(deleted.encode(), self._stream_missing)
+
     async def close(self) -> None:
         """Commits what was accepted, gives tickets back, and hangs up."""
+        self.closed.set()
         await self.committer.idle()
+        if self._looking is not None:
+            self._looking.cancel()
         for line in self._lines.values():
             line.close()
         for line, ticket, _ in (*self.watch.leases.values(), *self.watch.expiries.values()):
@@ -95,11 +131,56 @@ class Session:
         await self.connection.close()
         self.projection.close()
 
+    # What the connection tells
+
     def _reconnected(self) -> None:
-        """What changed meanwhile is not known."""
+        """What changed meanwhile is not known, not even whether the stream is the same."""
         self._settings.clear()
         for line in self._lines.values():
             line.forget()
+        self._stream_missing()
+        self._ropes.ring_all()
+
+    def _complain(self, error: WireError) -> None:
+        log.warning("%s", error)
+
+    def _stream_missing(self, *_: object) -> None:
+        """Perhaps. Whoever noticed must not wait for it: it may hold what is needed to mend it."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_for_stream())
+
+    # A stream that vanished
+
+    async def _look_for_stream(self) -> None:
+        """Makes the stream again where it was deleted, and goes on with the one that is there."""
+        try:
+            found = await stream.info(self.hasty, self.layout)
+            if found is None or found["created"] != self.created:
+                await self._renew(found is None)
+        except (WireError, EngineError) as error:
+            log.debug("looking for the stream: %s", error)
+
+    async def _renew(self, deleted: bool) -> None:
+        if deleted:
+            log.error(
+                "the stream %s was deleted, and all jobs in it are lost; making it again",
+                self.layout.stream,
+            )
+        else:
+            log.error(
+                "the stream %s was deleted and made again, and all jobs in it are lost",
+                self.layout.stream,
+            )
+        found = await self._ensure_stream()
+        for line in self._lines.values():
+            line.drop()
+        self._lines.clear()
+        self._have.clear()
+        self._settings.clear()
+        self.watch = Watch()
+        self.held.clear()
+        async with self._catching_up:
+            self._begin(found)
         self._ropes.ring_all()
 
     # Queues
@@ -109,6 +190,14 @@ class Session:
         if found is None:
             raise Missing(Part("settings", queue, service))
         return found
+
+    def known_settings(self, service: str, queue: str) -> QueueSettings | None:
+        """The settings of a queue, where they are known."""
+        return self._settings.get(Place(service, queue))
+
+    def has_line(self, place: Place, name: str) -> bool:
+        """Whether the queue is known to have this line."""
+        return (place, name) in self._have
 
     async def settings_of(self, place: Place) -> QueueSettings:
         """The settings of a queue, read where they are not known."""
@@ -134,7 +223,7 @@ class Session:
 
     def _settings_changed(self, subject: bytes, *_: object) -> None:
         name = unspelled(subject.rsplit(b".", 1)[1].decode())
-        service, _, queue = name.partition("/")
+        service, queue = name.split("/", 1)
         self._settings.pop(Place(service, queue), None)
 
     def forget_settings(self) -> None:
@@ -178,8 +267,8 @@ class Session:
                 await self._take_census(transaction, part)
             elif part.kind == "waiting":
                 await self.catch_up()
-                oldest = self.projection.oldest_waiting(part.of, part.name)
-                transaction.know(part, [oldest] if oldest else [], -1)
+                waiting = self.projection.waiting(part.of, part.name, WAITING_KNOWN)
+                transaction.know(part, waiting, -1)
 
     async def _take_census(self, transaction: Transaction, part: Part) -> None:
         """Counts the jobs of a queue that has got a limit."""
@@ -206,14 +295,11 @@ class Session:
         await self.catch_up()
         return self.projection.count(service)
 
-    def tell_presence(self, name: str, body: msgspec.Raw) -> None:
+    def tell_presence(self, worker: str, body: msgspec.Raw) -> None:
         """Lets whoever follows know that a worker is there."""
-        service, _, worker = name.rpartition("/")
-        subject = self.layout.heartbeat(service or "-", worker)
-        if self.connection.connected:
-            self.connection.publish(subject, bytes(body))
+        service = msgspec.json.decode(body, type=_Beat).service
+        with contextlib.suppress(WireError):  # nobody depends on it, and the next one comes soon
+            self.connection.publish(self.layout.heartbeat(service, worker), bytes(body))
 
     def ring(self, topics: Iterable[str]) -> None:
         self._ropes.ring(topics, self.connection)
-
-

@@ -274,8 +274,7 @@ class Transaction:
 
     def _set_timers(self, old: Job | None, new: Job) -> None:
         if new.stage is Stage.DELAYED and (
-            old is None
-            or (old.stage, old.run_at, old.queue) != (new.stage, new.run_at, new.queue)
+            old is None or (old.stage, old.run_at, old.queue) != (new.stage, new.run_at, new.queue)
         ):
             self._time(Timer(new.service, new.queue, f"run.{new.id}", new.run_at))
         if (
@@ -488,9 +487,7 @@ class Transaction:
         known = edge.parent_id in child.parents
         if not known:
             others = tuple(id for id in parent.children if id != edge.child_id)
-            self._set(
-                job_part(edge.parent_id), replace(parent, children=(*others, edge.child_id))
-            )
+            self._set(job_part(edge.parent_id), replace(parent, children=(*others, edge.child_id)))
             child = self._domain(edge.child_id)
         parents = child.parents | {edge.parent_id: edge}
         self._set(job_part(edge.child_id), replace(child, parents=parents))

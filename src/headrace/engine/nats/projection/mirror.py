@@ -134,13 +134,16 @@ class Projection:
         with self._moment() as database:
             return finding.count(database, service)
 
-    def oldest_waiting(self, service: str, queue: str) -> str | None:
-        """The waiting job of a queue that came first."""
-        places = [(service, queue, str(state)) for state in WAITING]
+    def waiting(self, service: str, queue: str, limit: int) -> list[str]:
+        """The waiting jobs of a queue that came first, in order."""
+        places = [(service, queue, str(state), limit) for state in WAITING]
         with self._moment() as database:
-            found = [database.fetch(STATEMENTS["oldest_of_place"], place) for place in places]
-        oldest = min((cast("tuple[int, str]", row) for row in found if row), default=None)
-        return oldest[1] if oldest else None
+            found = [
+                cast("tuple[int, str]", row)
+                for place in places
+                for row in database.fetch_all(STATEMENTS["oldest_of_place"], place)
+            ]
+        return [job_id for _, job_id in sorted(found)[:limit]]
 
     def oldest_due(self, now: int) -> list[OldestDue]:
         """Since when the job that waits longest in each queue could have started."""

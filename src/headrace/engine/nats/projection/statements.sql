@@ -133,7 +133,7 @@ FROM (SELECT seq, ended_at FROM job
 SELECT jobs FROM counts WHERE service = ? AND queue = ? AND state = ?
 
 -- name: oldest_of_place
-SELECT seq, id FROM job WHERE service = ? AND queue = ? AND state = ? ORDER BY seq LIMIT 1
+SELECT seq, id FROM job WHERE service = ? AND queue = ? AND state = ? ORDER BY seq LIMIT ?
 
 -- name: oldest_due
 SELECT json_group_array(json_object('service', service, 'queue', queue, 'since', since))

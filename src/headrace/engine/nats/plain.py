@@ -1,0 +1,301 @@
+"""Plain jobs: those that concern nobody else are stored with one guarded message each.
+
+No transaction, no reading: a new job is refused if anything is stored under its id; a start, if
+anything happened since its ticket was written; an end, if anything happened since this session
+wrote to the job. Whatever is refused, or is not plain, takes the way of all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from headrace.core import admission
+from headrace.core.admission import Outcome, Verdict
+from headrace.core.change import Answer, Applied, Change, choose, written
+from headrace.core.claims import ClaimRequest
+from headrace.core.event import Event
+from headrace.core.model import Job, NewJob, Stage
+from headrace.core.queue import QueueSettings
+from headrace.core.states import CLAIMABLE, FINAL, EventType, State
+from headrace.engine.nats import message
+from headrace.engine.nats.batch import block, moment
+from headrace.engine.nats.commit import Fault
+from headrace.engine.nats.errors import CONFLICTS, translated
+from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.lines import Place, Ticket
+from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.wire.errors import ApiError
+from headrace.engine.nats.wire.jetstream import JetStream
+from headrace.engine.protocol import work_topic
+
+replace = msgspec.structs.replace
+
+
+class Held(NamedTuple):
+    """A job that this session started: how it stands, and the sequence that guards it."""
+
+    job: Job
+    last: int
+
+
+class Home(Protocol):
+    """What this needs of its session."""
+
+    js: JetStream
+    layout: Layout
+    fault: Fault | None
+    highest: int
+    held: dict[str, Held]
+
+    def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
+    def has_line(self, place: Place, name: str) -> bool: ...
+    def ring(self, topics: Iterable[str]) -> None: ...
+
+
+def simple(settings: QueueSettings | None) -> bool:
+    """Whether the jobs of a queue need not be counted."""
+    return (
+        settings is not None
+        and settings.max_active is None
+        and settings.max_entries is None
+        and settings.rate is None
+    )
+
+
+# Adding
+
+
+def addable(home: Home, new: NewJob, now: int) -> QueueSettings | None:
+    """The settings of the queue where the job can be stored on its own."""
+    settings = home.known_settings(new.service, new.queue)
+    if (
+        settings is None
+        or not simple(settings)
+        or not admission.plain(new, settings)
+        or new.run_at > now
+        or new.run_at < new.created_at
+        or new.deadline is not None
+        or new.ttl is not None
+        or settings.max_age is not None
+        or new.lifo
+    ):
+        return None
+    priority = 5 if new.priority is None else new.priority
+    return settings if home.has_line(Place(new.service, new.queue), str(priority)) else None
+
+
+def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, asyncio.Future[int]]:
+    """Sends a new job; it is stored if its id is free."""
+    job = admission.created(new, settings, PROVISIONAL, stage=Stage.READY)
+    event = Event(
+        at=job.updated_at,
+        job_id=new.id,
+        service=new.service,
+        queue=new.queue,
+        type=new.type,
+        event=EventType.CREATED,
+        state=State.PENDING,
+        max_tries=job.max_tries,
+        context=new.context,
+    )
+    body = message.plain(job, event, told=False, payload=new.payload)
+    layout = home.layout
+    headers = b"NATS/1.0\r\n%b0%b\r\n\r\n" % (_GUARD, _SUBJECT + layout.domain(new.id))
+    return job, home.js.store(layout.happening(job, "created"), body, headers)
+
+
+_GUARD = b"Nats-Expected-Last-Subject-Sequence: "
+_SUBJECT = b"\r\nNats-Expected-Last-Subject-Sequence-Subject: "
+
+
+def guard(layout: Layout, job: Job, last: int) -> bytes:
+    """The headers of a message about a job that is there."""
+    return b"NATS/1.0\r\n%b%d%b%b>\r\n\r\n" % (_GUARD, last, _SUBJECT, layout.prefix(job.spec))
+
+
+async def insert(
+    home: Home,
+    groups: Sequence[Sequence[NewJob]],
+    now: int,
+    otherwise: Callable[[Sequence[NewJob]], Coroutine[Any, Any, tuple[Verdict, ...]]],
+) -> list[tuple[Verdict, ...]]:
+    """Adds jobs, each on its own; `otherwise` sees to one whose id is taken."""
+    sent: list[tuple[Job, asyncio.Future[int]]] = []
+    for (new,) in groups:
+        settings = addable(home, new, now)
+        assert settings
+        sent.append(add(home, new, settings))
+    verdicts: list[tuple[Verdict, ...]] = []
+    topics: set[str] = set()
+    for group, (job, stored) in zip(groups, sent, strict=True):
+        seq = await _stored(home, stored)
+        if seq is None:
+            verdicts.append(await otherwise(group))
+            continue
+        topics.add(work_topic(job.spec.service, job.queue))
+        job = replace(job, seq=seq, version=seq)
+        verdicts.append((Verdict(Outcome.ACCEPTED, job.spec.id, job=job),))
+    home.ring(topics)
+    return verdicts
+
+
+async def _stored(home: Home, future: asyncio.Future[int]) -> int | None:
+    """The sequence of a message; None where its guard did not hold."""
+    try:
+        seq = await future
+    except ApiError as error:
+        if error.err_code in CONFLICTS:
+            return None
+        with translated("storing jobs"):
+            raise
+    except Exception:
+        with translated("storing jobs"):
+            raise
+    if seq > home.highest:
+        home.highest = seq
+    return seq
+
+
+# Starting
+
+
+def startable(home: Home, ticket: Ticket, now: int) -> Job | None:
+    """The job of a ticket, if it is a new one that can be started on its own."""
+    if ticket.delivered > 1 or ticket.is_due or ticket.event != EventType.CREATED:
+        return None
+    letter = message.read(ticket.seq, ticket.payload)
+    job = letter.job(letter.spec())
+    spec = job.spec
+    if spec.key or spec.dedup or job.expires_at is not None or job.run_at > now:
+        return None
+    return job
+
+
+async def start(
+    home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]], real: bool
+) -> list[Job | None]:
+    """Starts jobs, each on its own; None for each that something happened to."""
+    layout, js = home.layout, home.js
+    timers: list[asyncio.Future[int]] = []
+    if real:
+        by_queue: defaultdict[str, list[str]] = defaultdict(list)
+        for _, job in chosen:
+            by_queue[job.queue].append(job.id)
+        timers = [_watch(home, request, queue, ids) for queue, ids in by_queue.items()]
+    sent: list[tuple[Job, asyncio.Future[int]]] = []
+    until = request.now + request.lease
+    for ticket, job in chosen:
+        started = replace(
+            job,
+            state=State.ACTIVE,
+            event=EventType.STARTED,
+            version=PROVISIONAL,
+            token=PROVISIONAL,
+            updated_at=request.now,
+            stage=Stage.NONE,
+            tries=job.tries + 1,
+            worker=request.worker,
+            lease_until=until,
+            started_at=request.now,
+            expires_at=job.deadline,
+        )
+        event = _event(started, job.state, request.worker)
+        body = message.plain(started, event, told=False)
+        subject = layout.prefix(job.spec) + b"started"
+        sent.append((started, js.store(subject, body, guard(layout, job, ticket.seq))))
+    for timer in timers:
+        await _stored(home, timer)
+    found: list[Job | None] = []
+    for job, future in sent:
+        seq = await _stored(home, future)
+        if seq is None:
+            found.append(None)
+            continue
+        job = replace(job, version=seq, token=seq)
+        home.held[job.id] = Held(job, seq)
+        found.append(job)
+    return found
+
+
+def _watch(
+    home: Home, request: ClaimRequest, queue: str, ids: Sequence[str]
+) -> asyncio.Future[int]:
+    """Has someone look when these leases would have run out; sent before the jobs start."""
+    what = f"lease.{secrets.token_hex(8)}"
+    headers = b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (
+        moment(request.now + request.lease),
+        home.layout.fired(request.service, queue, what),
+    )
+    subject = home.layout.timer(request.service, queue, what)
+    return home.js.store(subject, msgspec.json.encode(ids), block(headers))
+
+
+def _event(job: Job, previous: State, worker: str | None) -> Event:
+    spec = job.spec
+    delayed = job.run_at if job.state in CLAIMABLE and job.run_at > job.updated_at else None
+    return Event(
+        at=job.updated_at,
+        job_id=spec.id,
+        service=spec.service,
+        queue=job.queue,
+        type=job.type,
+        event=job.event,
+        state=job.state,
+        previous=previous,
+        tries=job.tries,
+        max_tries=job.max_tries,
+        context=spec.context,
+        worker=worker,
+        deadline=job.deadline,
+        run_at=delayed,
+    )
+
+
+# Ending
+
+
+def endable(home: Home, change: Change) -> tuple[Held, Job] | None:
+    """A job of this session before and after the change, if it ends it and concerns no other."""
+    held = home.held.get(change.job.spec.id)
+    if held is None or not simple(home.known_settings(held.job.spec.service, held.job.queue)):
+        return None
+    write = choose(change, held.job)
+    if write is None or write.event is not EventType.COMPLETED or write.discards or write.logs:
+        return None
+    if write.reason is not None or write.policy is not None or write.error:
+        return None
+    job = written(held.job, write, PROVISIONAL)
+    return (held, job) if job is not None and job.state in FINAL else None
+
+
+def end(home: Home, held: Held, job: Job) -> asyncio.Future[int]:
+    """Sends how a job ended."""
+    layout, before = home.layout, held.job
+    body = message.plain(job, _event(job, before.state, before.worker), told=False)
+    subject = layout.prefix(job.spec) + job.event.encode()
+    return home.js.store(subject, body, guard(layout, job, held.last))
+
+
+async def apply(
+    home: Home,
+    changes: Sequence[Change],
+    ends: Sequence[tuple[Held, Job]],
+    otherwise: Callable[[Change], Coroutine[Any, Any, Answer]],
+) -> list[Answer]:
+    """Ends jobs, each on its own; `otherwise` sees to those that something happened to."""
+    sent = [end(home, held, job) for held, job in ends]
+    answers: list[Answer] = []
+    for change, (_, job), future in zip(changes, ends, sent, strict=True):
+        home.held.pop(job.spec.id, None)
+        seq = await _stored(home, future)
+        if seq is None:
+            answers.append(await otherwise(change))
+        else:
+            answers.append(Applied(replace(job, version=seq)))
+    return answers
