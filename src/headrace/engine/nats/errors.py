@@ -15,9 +15,13 @@ from headrace.core.errors import (
 from headrace.engine.nats.wire.errors import (
     ApiError,
     AuthRefused,
+    Closed,
+    Congested,
+    Disconnected,
     NoResponders,
     PayloadTooLarge,
     PermissionDenied,
+    TimedOut,
     WireError,
 )
 
@@ -27,9 +31,31 @@ CONFLICTS = frozenset({10071, 10164, 10193, 10201})
 _FULL = frozenset({10023, 10028, 10047, 10077, 10002})
 """Out of storage, memory or limits."""
 
+_DISABLED = frozenset({10039, 10076})
+"""JetStream is off, for the server or for the account."""
+
+_SETTLING = frozenset({10005, 10008, 10009, 10176, 10210})
+"""A cluster without a leader or peers now, or a batch that was cut by a change of the leader."""
+
+
+_ENABLE = "enable it with `jetstream {}` in the server's configuration, and for the account"
+
 
 class Conflict(Exception):
     """A guard did not hold."""
+
+
+def passing(error: WireError) -> bool:
+    """Whether the same may work in a moment."""
+    match error:
+        case Closed():
+            return False
+        case ApiError():
+            if error.err_code in _FULL | _DISABLED:
+                return False
+            return error.code == 503 or error.err_code in _SETTLING
+        case _:
+            return isinstance(error, (Disconnected, TimedOut, NoResponders, Congested))
 
 
 @contextmanager
@@ -42,11 +68,12 @@ def translated(doing: str) -> Generator[None]:
             raise Conflict(str(error)) from None
         if error.err_code in _FULL:
             raise StoreFull(f"{doing}: {error}; give the stream more room") from error
+        if error.err_code in _DISABLED:
+            raise EngineUnavailable(f"{doing}: {error}; {_ENABLE}") from error
         raise EngineUnavailable(f"{doing}: {error}") from error
     except NoResponders as error:
         raise EngineUnavailable(
-            f"{doing}: nobody answers; the stream is missing, has no leader, or JetStream is"
-            " disabled on the server (start it with -js)"
+            f"{doing}: nobody answers; the stream has no leader, or JetStream is off: {_ENABLE}"
         ) from error
     except PayloadTooLarge as error:
         raise InvalidValue("payload", f"{error}; raise max_payload of the server") from error

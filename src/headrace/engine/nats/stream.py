@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from msgspec import Struct
@@ -16,12 +15,11 @@ from headrace.engine.nats.wire.jetstream import JetStream
 OLDEST = (2, 12)
 """The oldest server that has atomic batches and message schedules."""
 
+SAFE = 3
+"""So many replicas are kept where so many peers are there."""
+
 _NO_STREAM = 10059
 _EXISTS = 10058
-_STARTING = frozenset({10005, 10008, 10009, 10074, 10122})
-"""A cluster that has not found its leader or its peers yet."""
-
-START_LIMIT = 20.0
 
 
 class StreamState(Struct, frozen=True):
@@ -63,38 +61,19 @@ def wanted(layout: Layout, replicas: int) -> dict[str, Any]:
 async def ensure(
     js: JetStream, layout: Layout, server: dict[str, Any], replicas: int | None
 ) -> StreamState:
-    """Creates the stream or brings it into shape."""
-    _check_version(str(server.get("version", "0")))
-    async with asyncio.timeout(START_LIMIT):
-        while True:
-            try:
-                return await _ensure(js, layout, server, replicas)
-            except ApiError as error:
-                if error.err_code not in _STARTING and error.code != 503:
-                    with translated(f"opening the stream {layout.stream}"):
-                        raise
-                await asyncio.sleep(0.1)
-
-
-async def _ensure(
-    js: JetStream, layout: Layout, server: dict[str, Any], replicas: int | None
-) -> StreamState:
-    found = await info(js, layout)
-    if found is None:
-        config = wanted(layout, replicas or await _replicas(js, server))
-        try:
-            with translated_missing():
-                found = await js.api(f"STREAM.CREATE.{layout.stream}", config)
-        except ApiError as error:
-            if error.err_code != _EXISTS:
-                raise
-            found = await info(js, layout)
-            assert found
-    else:
-        have = found["config"]
-        config = wanted(layout, replicas or have["num_replicas"])
-        if any(have.get(name) != value for name, value in config.items() if value):
-            found = await js.api(f"STREAM.UPDATE.{layout.stream}", have | config)
+    """Creates the stream or brings it into shape. `server` is what the server says of itself;
+    `replicas` is how many are asked for: None leaves those of a stream that is there, and gives a
+    new one as many as the cluster allows."""
+    check_server(server)
+    with translated(f"opening the stream {layout.stream}"):
+        found = await info(js, layout)
+        if found is None:
+            found = await _create(js, layout, replicas or _replicas(server))
+        elif differs(layout, found["config"], replicas):
+            changed = found["config"] | wanted(
+                layout, replicas or int(found["config"]["num_replicas"])
+            )
+            found = await js.api(f"STREAM.UPDATE.{layout.stream}", changed)
     return StreamState(
         found["created"], found["config"]["num_replicas"], found["state"]["last_seq"]
     )
@@ -103,53 +82,54 @@ async def _ensure(
 async def info(js: JetStream, layout: Layout) -> dict[str, Any] | None:
     """What the server says of the stream; None where there is none."""
     try:
-        with translated_missing():
-            return await js.api(f"STREAM.INFO.{layout.stream}")
+        return await js.api(f"STREAM.INFO.{layout.stream}")
     except ApiError as error:
         if error.err_code == _NO_STREAM:
             return None
         raise
 
 
-def translated_missing() -> Any:
-    """Nobody answering the API means that JetStream is off."""
-    return translated_only_unavailable()
+def differs(layout: Layout, have: dict[str, Any], replicas: int | None) -> bool:
+    """Whether a stream is not as it should be. The server leaves out what is off, and adds what
+    was left to it."""
+    config = wanted(layout, replicas or int(have["num_replicas"]))
+    return any((have.get(name) or None) != (value or None) for name, value in config.items())
 
 
-class translated_only_unavailable:
-    """Leaves what the API says, translates everything else."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and not isinstance(error, ApiError):
-            with translated("opening the stream"):
-                raise error
-
-
-async def _replicas(js: JetStream, server: dict[str, Any]) -> int:
-    """Three where three peers are there, else one."""
-    if not server.get("cluster"):
-        return 1
+async def _create(js: JetStream, layout: Layout, replicas: int) -> dict[str, Any]:
     try:
-        account = await js.api("INFO")
-    except ApiError:
-        return 1
-    return 3 if len(server.get("connect_urls") or ()) >= 3 or _peers(account) >= 3 else 1
+        return await js.api(f"STREAM.CREATE.{layout.stream}", wanted(layout, replicas))
+    except ApiError as error:
+        found = await info(js, layout) if error.err_code == _EXISTS else None
+        if found is None:
+            raise
+        return found  # somebody else was quicker
 
 
-def _peers(account: dict[str, Any]) -> int:
-    return int(account.get("cluster", {}).get("size", 0)) if account else 0
+def _replicas(server: dict[str, Any]) -> int:
+    return SAFE if peers(server) >= SAFE else 1
 
 
-def _check_version(version: str) -> None:
-    numbers = version.split("-")[0].split(".")
+def peers(server: dict[str, Any]) -> int:
+    """How many servers of the cluster are seen from here: those that tell clients of themselves."""
+    return max(1, len(set(server.get("connect_urls") or ()))) if server.get("cluster") else 1
+
+
+def check_server(server: dict[str, Any]) -> None:
+    """Refuses a server that cannot keep our stream."""
+    version = str(server.get("version", ""))
+    numbers = version.partition("-")[0].split(".")
     try:
         have = (int(numbers[0]), int(numbers[1]))
     except (ValueError, IndexError):
-        raise EngineUnavailable(f"the server does not tell its version ({version!r})") from None
+        raise EngineUnavailable(f"the NATS server does not tell its version: {version!r}") from None
     if have < OLDEST:
         raise EngineError(
             f"the NATS server is version {version}; Headrace needs 2.12 or newer for atomic"
-            " batches and message schedules"
+            " batches and message schedules: upgrade the server"
+        )
+    if not server.get("jetstream") and not server.get("cluster"):
+        raise EngineUnavailable(
+            "JetStream is disabled on the NATS server; enable it with `jetstream {}` in its"
+            " configuration, or start it with -js"
         )
