@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.engine.nats.wire.connection import Connection
-from headrace.engine.nats.wire.errors import Congested, Disconnected, NoResponders
+from headrace.engine.nats.wire.errors import ApiError, Congested, Disconnected, NoResponders
 from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.nats.wire.options import Address, Options
 from headrace.engine.nats.wire.pull import NEW_LINK, ack
@@ -251,3 +251,41 @@ class TestCluster:
                 await asyncio.to_thread(cluster.servers[0].kill)
                 await within(watched.found.wait())
                 assert watched.connection.server_info["server_name"] in ("n2", "n3")
+
+    @pytest.mark.slow
+    async def test_pull_that_dies_with_its_leader_is_asked_again(self) -> None:
+        with NatsCluster(3) as cluster:
+            async with Watched(Options.parse(cluster.url)) as watched:
+                jetstream, empty, heard = JetStream(watched.connection), Signal(), Signal()
+                stream = await make_stream(jetstream, "S", num_replicas=3)
+                consumer = await make_consumer(jetstream, stream, num_replicas=3)
+                leader = (await jetstream.api(f"CONSUMER.INFO.{stream}.{consumer}"))["cluster"][
+                    "leader"
+                ]
+
+                def again(status: int) -> None:
+                    empty(status)
+                    asyncio.get_running_loop().call_later(0.1, ask)
+
+                def ask() -> None:
+                    if watched.connection.connected and not puller.outstanding:
+                        puller.ask(10, expires=2)
+
+                puller = jetstream.pull(stream, consumer, heard, again)
+                ask()
+                await jetstream.store(b"S.a", b"1")
+                await within(heard.wait())
+                await asyncio.to_thread(cluster[leader].kill)
+                await within(self._stored(jetstream), 30)
+                await within(heard.after(2), 30)
+                assert {int(call[3]) for call in heard.calls} == {1, 2}
+                assert empty.calls
+
+    async def _stored(self, jetstream: JetStream) -> None:
+        """Tries until there is a leader again."""
+        while True:
+            try:
+                await asyncio.wait_for(jetstream.store(b"S.a", b"2"), 1)
+                return
+            except (NoResponders, Disconnected, ApiError, TimeoutError):
+                await asyncio.sleep(0.1)

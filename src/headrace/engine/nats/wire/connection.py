@@ -7,6 +7,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -38,7 +39,10 @@ Locate = Callable[[], Awaitable[Sequence[Address]]]
 
 _INBOX_REMEDY = "answers come there: allow it to the user, or set inbox_prefix to what is allowed"
 
-LINGER = 5.0
+STEADY = 5.0
+"""Seconds after which a link is taken to have been a good one: the next is looked for at once."""
+
+LINGER = 10.0
 """Seconds for which a server that is about to stop may still answer."""
 
 
@@ -64,7 +68,7 @@ class Connection:
         self.link: Link | None = None
         """The present one; None while there is no connection."""
         self._leaving: Link | None = None
-        self._closed = False
+        self._settled = self._closed = False
         self._servers = Servers(options.servers)
         self._max_buffered = options.max_buffered
         self._sids = count(1)
@@ -76,6 +80,7 @@ class Connection:
         self._requests = Requests(self)
         self._collections = Collections(self)
         self._denied_inbox: WireError | None = None
+        self._since, self._wait = 0.0, options.reconnect_wait
         self._sweeper: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -215,21 +220,31 @@ class Connection:
                 await _within(self._options.connect_timeout, link.ping(), b"PING")
             except WireError as error:
                 errors.append(error)
+                self._drop()
                 continue
             if self._denied_inbox:
                 raise self._denied_inbox
+            self._settled = True
             self._sweep()
             return
-        refusals = [error for error in errors if not isinstance(error, Unreachable)]
+        refusals = [error for error in errors if not isinstance(error, Disconnected)]
         if refusals:
             raise refusals[0]
         raise Unreachable("; ".join(map(str, errors)) + "; start a server there or mend the URL")
 
+    def _drop(self) -> None:
+        """Gives up a link that let us in and then failed us."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.abort(Disconnected(f"{link.address}: given up"))
+
     def _opened(self, link: Link) -> None:
         """The link takes over, before anything else that came on it is handled."""
         if self._closed:
+            link.abort(Closed(f"{link.address}: closed"))
             return
         self.link = link
+        self._since = self._loop.time()
         self.informed(link)
         for one in self._subscriptions.values():
             link.subscribe(one.sid, one.subject, one.queue, one.callback)
@@ -237,18 +252,20 @@ class Connection:
 
     def _tell_up(self) -> None:
         for party in list(self._parties):
-            party.up()
+            self._hook(party.up)
 
     async def _reconnect(self, last: Address) -> None:
         """Tries every server in turn, with growing pauses, until one lets us in."""
-        wait = self._options.reconnect_wait
+        shortest, longest = self._options.reconnect_wait, self._options.reconnect_wait_max
+        if self._loop.time() - self._since > STEADY:
+            self._wait = shortest
         while not self._closed:
-            await asyncio.sleep(wait * random.random())
+            await asyncio.sleep(self._wait * random.random())
+            self._wait = min(self._wait * 2, longest)
             await self._relocate()
             for address in self._servers.round(last):
                 if await self._again(address):
                     return
-            wait = min(wait * 2, self._options.reconnect_wait_max)
 
     async def _relocate(self) -> None:
         if self._locate is None:
@@ -364,7 +381,9 @@ class Connection:
             error = self._denied_inbox = PermissionDenied(subject, action, _INBOX_REMEDY)
         if action == "publish":
             for party in list(self._parties):
-                party.denied(subject, lambda: PermissionDenied(subject, action))
+                self._hook(
+                    partial(party.denied, subject, lambda: PermissionDenied(subject, action))
+                )
         self._report(error)
 
     def lost(self, link: Link, error: WireError) -> None:
@@ -374,10 +393,11 @@ class Connection:
         if isinstance(error, AuthRefused):
             self._report(error)
         text = str(error)
+        kind = Closed if self._closed else Disconnected
         for party in list(self._parties):
-            party.down(lambda: Closed(text) if self._closed else Disconnected(text))
+            party.down(lambda: kind(text))
         self._unpin()
-        if not self._closed:
+        if self._settled and not self._closed:
             self._spawn(self._reconnect(link.address))
             self._hook(self._on_disconnect)
 

@@ -72,6 +72,7 @@ class Link(asyncio.Protocol):
         self._greeting: asyncio.Future[None] = self._loop.create_future()
         self._reason: WireError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._fate: WireError | None = None
 
     # opening
 
@@ -109,8 +110,8 @@ class Link(asyncio.Protocol):
                 self._open()
             _settle(ready, error)
 
-        self._pongs.append(pong)
-        self.write(self._hello() + b"PING\r\n")
+        self.write(self._hello())
+        self._await_pong(pong)
         await ready
 
     async def _secure(self, name: str) -> None:
@@ -191,9 +192,15 @@ class Link(asyncio.Protocol):
         """Done when the server has handled all that was sent before."""
         done: asyncio.Future[None] = self._loop.create_future()
 
-        self._pongs.append(lambda error: _settle(done, error))
-        self.write(b"PING\r\n")
+        self._await_pong(lambda error: _settle(done, error))
         return done
+
+    def _await_pong(self, pong: Callable[[WireError | None], None]) -> None:
+        if self._fate is not None:
+            pong(self._fate)
+        else:
+            self._pongs.append(pong)
+            self.write(b"PING\r\n")
 
     async def drained(self) -> None:
         """Waits while the server does not keep up."""
@@ -286,8 +293,7 @@ class Link(asyncio.Protocol):
             silence = self._silent * self._options.ping_interval
             self.abort(Disconnected(f"{self.address}: not a byte in {silence:g} s"))
             return
-        self._pongs.append(lambda error: None)
-        self.write(b"PING\r\n")
+        self._await_pong(lambda error: None)
         self._tick = self._loop.call_later(self._options.ping_interval, self._watch)
 
     async def close(self) -> None:
@@ -310,7 +316,7 @@ class Link(asyncio.Protocol):
     def _end(self, error: WireError) -> None:
         if self._gone.done():
             return
-        error = self._reason or error
+        error = self._fate = self._reason or error
         self._gone.set_result(None)
         if self._tick is not None:
             self._tick.cancel()

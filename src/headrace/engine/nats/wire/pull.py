@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import ProtocolError, WireError
-from headrace.engine.nats.wire.headers import status, value
-from headrace.engine.nats.wire.subscription import Subscription
+from headrace.engine.nats.wire.headers import status
 
 Deliver = Callable[[bytes, bytes, bytes | None, bytes], None]
 """`deliver(subject, ack_reply, headers, payload)`."""
@@ -19,13 +18,6 @@ NEW_LINK = 0
 
 OVERDUE = 5.0
 """Seconds after its end at which a request that the server has not ended is taken for lost."""
-
-
-class _Ask:
-    __slots__ = ("deadline", "inbox", "left")
-
-    def __init__(self, inbox: bytes, left: int, deadline: float) -> None:
-        self.inbox, self.left, self.deadline = inbox, left, deadline
 
 
 class Puller:
@@ -44,106 +36,78 @@ class Puller:
         on_empty: Callable[[int], None] | None = None,
     ) -> None:
         self.outstanding = 0
+        self.deliver = deliver
         self._connection, self._subject = connection, subject
-        self._deliver, self._on_empty = deliver, on_empty
+        self._on_empty = on_empty
         self._loop = asyncio.get_running_loop()
-        self._asks: dict[bytes, _Ask] = {}
-        self._number = 0
-        self._closed = False
-        self._unplaced = 0
-        self._inbox = b""
-        self._subscription: Subscription | None = None
+        self._free: list[_Slot] = []
+        self._busy: set[_Slot] = set()
         self._timer: asyncio.TimerHandle | None = None
         connection.join(self)
-        if connection.connected:
-            self._subscribe()
 
     def ask(self, batch: int, expires: float = 30.0, no_wait: bool = False) -> None:
         """Asks for so many messages more; raises `Disconnected` where nobody can be asked."""
-        self._number += 1
-        reply = b"%b.%x" % (self._inbox, self._number)
-        nanoseconds = int(expires * 1e9)
+        slot = self._free.pop() if self._free else _Slot(self, self._connection)
         if no_wait:
-            body = b'{"batch":%d,"no_wait":true}' % batch
+            body, expires = b'{"batch":%d,"no_wait":true}' % batch, 0.0
         else:
-            body = b'{"batch":%d,"expires":%d}' % (batch, nanoseconds)
-        self._connection.publish(self._subject, body, reply)
-        self._place()
-        deadline = self._loop.time() + (0 if no_wait else expires) + OVERDUE
-        self._asks[reply] = _Ask(self._inbox, batch, deadline)
+            body = b'{"batch":%d,"expires":%d}' % (batch, int(expires * 1e9))
+        try:
+            self._connection.publish(self._subject, body, slot.inbox)
+        except WireError:
+            slot.close()
+            raise
+        slot.left, slot.deadline = batch, self._loop.time() + expires + OVERDUE
+        self._busy.add(slot)
         self.outstanding += batch
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check)
+            self._timer = self._loop.call_at(slot.deadline, self._check)
 
     def close(self) -> None:
         """No more messages; what is delivered already may still be acknowledged."""
-        self._closed = True
         self._connection.leave(self)
-        if self._subscription is not None:
-            self._subscription.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._asks.clear()
-        self.outstanding = 0
+        self._discard([*self._busy, *self._free])
+        self._free.clear()
 
-    # what comes
+    # what the slots tell
 
-    def _subscribe(self) -> None:
-        """Every link has an inbox of its own, so that what was asked on another cannot be counted
-        here."""
-        inbox = self._inbox = self._connection.inbox()
-        self._subscription = self._connection.subscribe(
-            inbox + b".*", self._received, pinned=lambda: self._ended(inbox)
-        )
+    def met(self, slot: _Slot) -> None:
+        """All that was asked for has come; the server says nothing of it."""
+        self._busy.discard(slot)
+        self._free.append(slot)
 
-    def _received(
-        self, subject: bytes, reply: bytes | None, headers: bytes | None, payload: bytes
-    ) -> None:
-        if self._closed:
-            return
-        if reply is not None:
-            self.outstanding -= 1
-            self._unplaced += 1
-            self._deliver(subject, reply, headers, payload)
-            return
-        code = status(headers)
-        if code >= 400:
-            self._place()
-            ask = self._asks.pop(subject, None)
-            if ask is not None:
-                self._adjust(ask, value(headers, b"Nats-Pending-Messages"))
-                self._empty(code)
+    def ended(self, slot: _Slot, code: int) -> None:
+        """The request has ended before."""
+        self.outstanding -= slot.left
+        slot.left = 0
+        self.met(slot)
+        self._empty(code)
 
-    def _place(self) -> None:
-        """Counts what was delivered against the requests, oldest first: messages do not tell which
-        they answer, and the server does not say that a request was met in full."""
-        for inbox, ask in list(self._asks.items()):
-            met = min(ask.left, self._unplaced)
-            ask.left -= met
-            self._unplaced -= met
-            if not ask.left:
-                del self._asks[inbox]
-        self._unplaced = 0
-        self.outstanding = sum(ask.left for ask in self._asks.values())
+    def gone(self, slot: _Slot) -> None:
+        """The slot has ended with its link."""
+        if slot in self._free:
+            self._free.remove(slot)
+        elif slot in self._busy:
+            self._discard([slot])
+            if self._connection.connected:
+                self._empty(NEW_LINK)
 
-    def _adjust(self, ask: _Ask, unmet: bytes | None) -> None:
-        """A request has ended. If the server says with how many messages unmet, what was counted
-        against this one by mistake is counted against the others."""
-        if unmet is not None and unmet.isdigit():
-            self._unplaced = max(0, int(unmet) - ask.left)
-        self._place()
+    def _discard(self, slots: Iterable[_Slot]) -> None:
+        """Forgets slots for which something may still come: they must not be used again."""
+        for slot in slots:
+            self._busy.discard(slot)
+            self.outstanding -= slot.left
+            slot.close()
 
     def _check(self) -> None:
         """Drops requests whose end was lost."""
-        self._timer = None
-        self._place()
-        now = self._loop.time()
-        overdue = [reply for reply, ask in self._asks.items() if ask.deadline <= now]
-        for reply in overdue:
-            del self._asks[reply]
-        self._place()
-        if self._asks:
-            nearest = min(ask.deadline for ask in self._asks.values())
+        self._timer, now = None, self._loop.time()
+        overdue = [slot for slot in self._busy if slot.deadline <= now]
+        self._discard(overdue)
+        if self._busy:
+            nearest = min(slot.deadline for slot in self._busy)
             self._timer = self._loop.call_at(nearest, self._check)
         if overdue:
             self._empty(408)
@@ -155,35 +119,74 @@ class Puller:
     # what the connection tells
 
     def up(self) -> None:
-        self._subscribe()
-        if not self.outstanding:
-            self._empty(NEW_LINK)
-
-    def _ended(self, inbox: bytes) -> None:
-        """An inbox has gone with its link."""
-        if self._closed:
-            return
-        self._place()
-        for reply in [reply for reply, ask in self._asks.items() if ask.inbox == inbox]:
-            del self._asks[reply]
-        self._place()
-        if self._connection.connected:
+        """What is asked from now on is asked on the new link."""
+        self._free.clear()
+        if not self._busy:
             self._empty(NEW_LINK)
 
     def down(self, error: Callable[[], WireError]) -> None:
-        pass
+        self._discard(list(self._busy))
 
     def denied(self, subject: bytes, error: Callable[[], WireError]) -> None:
-        if subject == self._subject and self._asks:
-            self._asks.clear()
-            self._place()
+        if subject == self._subject and self._busy:
+            self._discard(list(self._busy))
             self._empty(403)
 
     def sweep(self) -> None:
         pass
 
     def waiting(self) -> list[asyncio.Future[Any]]:
-        return []
+        return [slot.over() for slot in self._busy]
+
+
+class _Slot:
+    """An inbox for one request at a time: messages do not tell which request they answer."""
+
+    __slots__ = ("_over", "_puller", "_subscription", "deadline", "inbox", "left")
+
+    def __init__(self, puller: Puller, connection: Connection) -> None:
+        self.inbox = connection.inbox()
+        self.left, self.deadline = 0, 0.0
+        self._puller = puller
+        self._over: asyncio.Future[None] | None = None
+        self._subscription = connection.subscribe(self.inbox, self._received, pinned=self._gone)
+
+    def _received(
+        self, subject: bytes, reply: bytes | None, headers: bytes | None, payload: bytes
+    ) -> None:
+        if not self.left:
+            return
+        puller = self._puller
+        if reply is not None:
+            self.left -= 1
+            puller.outstanding -= 1
+            if not self.left:
+                self._settle()
+                puller.met(self)
+            puller.deliver(subject, reply, headers, payload)
+        else:
+            code = status(headers)
+            if code >= 400:
+                self._settle()
+                puller.ended(self, code)
+
+    def over(self) -> asyncio.Future[None]:
+        """Done when the request has ended, one way or the other."""
+        self._over = asyncio.get_running_loop().create_future()
+        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
+        return self._over
+
+    def close(self) -> None:
+        self.left = 0
+        self._settle()
+        self._subscription.close()
+
+    def _gone(self) -> None:
+        self._puller.gone(self)
+
+    def _settle(self) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
 
 # What becomes of a message. Nothing is said while there is no connection: the consumer delivers
