@@ -1,8 +1,8 @@
 """Wake-ups over NATS: the topics that somebody listens to are subscriptions.
 
-Jobs, the journal, documents and timers ring through the stream itself, which publishes the
-subject of all that it has stored once more under `…bell.`. Who has work, and whose job was taken
-away, no subject tells: those are rung by whoever made the change.
+Whoever made a change rings for it once it is stored: one message for each queue that has work,
+each worker that lost a job, and one for all jobs that changed, which names them. What timers leave
+is rung by the stream itself, which publishes their subject once more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from headrace.engine.bells import EVERYTHING, BellHub, HubBell
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection, Subscription
-from headrace.engine.protocol import DOCUMENTS_TOPIC, JOURNAL_TOPIC
+from headrace.engine.protocol import JOURNAL_TOPIC
 
 
 class RopeBell(HubBell):
@@ -79,11 +79,17 @@ class Ropes:
         self._hub.ring({EVERYTHING})
 
     def ring(self, topics: Iterable[str], connection: Connection) -> None:
-        """Rings everywhere what the stream does not ring by itself."""
-        if connection.connected:
-            for topic in topics:
-                if topic.startswith(("work:", "worker:")):
-                    connection.publish(self._layout.bell(topic))
+        """Rings everywhere, once what was done is stored."""
+        if not connection.connected:
+            return
+        layout, ids = self._layout, list[str]()
+        for topic in topics:
+            kind, _, name = topic.partition(":")
+            if kind == "job":
+                ids.append(name)
+            elif topic != JOURNAL_TOPIC:
+                connection.publish(layout.bell(kind, name))
+        connection.publish(layout.bell(_JOBS), " ".join(ids).encode())
 
     def _pull(self) -> None:
         """Has the connection's own loop see to the subscriptions."""
@@ -112,23 +118,29 @@ class Ropes:
         def ring(*_: object) -> None:
             self._hub.ring({topic})
 
+        def ring_if_named(_: bytes, __: object, ___: object, ids: bytes) -> None:
+            if wanted in ids.split(b" "):
+                self._hub.ring({topic})
+
+        kind, _, name = topic.partition(":")
+        wanted = name.encode()
+        callback = ring_if_named if kind == "job" else ring
         self._subscriptions[topic] = [
-            self._connection.subscribe(subject, ring) for subject in self._subjects(topic)
+            self._connection.subscribe(subject, callback)
+            for subject in self._subjects(topic, kind, name)
         ]
 
-    def _subjects(self, topic: str) -> list[bytes]:
-        bell = f"{self._layout.namespace}.bell"
-        kind, _, name = topic.partition(":")
-        if topic == JOURNAL_TOPIC:
-            return [f"{bell}.jobs.>".encode()]
-        if topic == DOCUMENTS_TOPIC:
-            return [f"{bell}.rec.doc.>".encode()]
-        if kind == "job":
-            return [f"{bell}.jobs.*.*.{name}.>".encode()]
+    def _subjects(self, topic: str, kind: str, name: str) -> list[bytes]:
+        layout = self._layout
+        if kind == "job" or topic == JOURNAL_TOPIC:
+            return [layout.bell(_JOBS)]
         if kind == "work":
             service, _, queue = name.partition("/")
-            return [self._layout.bell(topic), f"{bell}.due.{service}.{queue}.>".encode()]
-        return [self._layout.bell(topic)]
+            return [layout.bell(kind, name), layout.due_bell(service, queue)]
+        return [layout.bell(kind, name)]
+
+
+_JOBS = "jobs"
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

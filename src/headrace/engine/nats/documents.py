@@ -53,9 +53,7 @@ async def put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None
 
 async def _put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None]:
     subjects = [home.layout.document(put.kind, put.name) for put in puts]
-    tallies = {
-        home.layout.tally(*put.name.split("/", 1)) for put in puts if put.kind == QUEUE_KIND
-    }
+    tallies = {home.layout.tally(*put.name.split("/", 1)) for put in puts if put.kind == QUEUE_KIND}
     with translated("reading documents"):
         found = await home.js.last(home.layout.stream, [*dict.fromkeys(subjects), *tallies])
     stored = {one.subject: one for one in found}
@@ -72,9 +70,7 @@ async def _put(home: Home, puts: Sequence[Put], now: int) -> list[Document | Non
         guard = b"" if subject in revisions else guard_lines(subject, one.seq if one else 0)
         revisions[subject] = -1
         sheet = Sheet(deleted=True) if put.body is None else Sheet(put.body, put.expires_at)
-        messages.append(
-            Pending(subject, msgspec.json.encode(sheet), block(_ROLLUP + guard))
-        )
+        messages.append(Pending(subject, msgspec.json.encode(sheet), block(_ROLLUP + guard)))
     if not messages:
         return [None] * len(puts)
     for tally in tallies:
@@ -136,9 +132,7 @@ async def everything(home: Home, kind: str) -> list[Document]:
     after = 0
     while True:
         with translated("reading documents"):
-            page = await home.js.read(
-                home.layout.stream, after, home.layout.documents(kind), PAGE
-            )
+            page = await home.js.read(home.layout.stream, after, home.layout.documents(kind), PAGE)
         for one in page:
             document = _document(kind, one)
             if document is not None:

@@ -23,7 +23,7 @@ from headrace.engine.nats.server import EmbeddedServer
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part
 from headrace.engine.nats.wire.options import Options
-from headrace.engine.protocol import QUEUE_KIND, WORKER_KIND, Checkup, Details, Entry, Prune, Put
+from headrace.engine.protocol import WORKER_KIND, Checkup, Details, Entry, Prune, Put
 
 SHOWN = 10
 """So many waiting jobs of a key are shown."""
@@ -200,8 +200,7 @@ class NatsEngine:
     async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
         session = await self._session()
         written = await documents.put(session, puts, now)
-        if any(put.kind == QUEUE_KIND for put in puts):
-            session.forget_settings()
+        session.tell_documents({put.kind for put in puts})
         for put in puts:
             if put.kind == WORKER_KIND and put.body is not None:
                 session.tell_presence(put.name, put.body)

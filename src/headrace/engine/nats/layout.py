@@ -136,8 +136,13 @@ class Layout:
 
     # Wake-ups
 
-    def bell(self, topic: str) -> bytes:
-        return f"{self.namespace}.bell.{spelled(topic)}".encode()
+    def bell(self, kind: str, name: str = "") -> bytes:
+        """Where a kind of topic is rung, or one of them."""
+        return f"{self.namespace}.bell.{kind}{'.' * bool(name)}{spelled(name)}".encode()
+
+    def due_bell(self, service: str, queue: str) -> bytes:
+        """Where the stream tells that a timer of a queue has fired."""
+        return f"{self.namespace}.bell.due.{service}.{queue}.>".encode()
 
     def heartbeat(self, service: str, worker: str) -> bytes:
         return f"{self.namespace}.workers.{service}.{worker}.heartbeat".encode()

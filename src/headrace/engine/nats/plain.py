@@ -32,7 +32,7 @@ from headrace.engine.nats.lines import Place, Ticket
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.wire.errors import ApiError
 from headrace.engine.nats.wire.jetstream import JetStream
-from headrace.engine.protocol import work_topic
+from headrace.engine.protocol import job_topic, work_topic
 
 replace = msgspec.structs.replace
 
@@ -139,6 +139,7 @@ async def insert(
             verdicts.append(await otherwise(group))
             continue
         topics.add(work_topic(job.spec.service, job.queue))
+        topics.add(job_topic(job.spec.id))
         job = replace(job, seq=seq, version=seq)
         verdicts.append((Verdict(Outcome.ACCEPTED, job.spec.id, job=job),))
     home.ring(topics)
@@ -220,6 +221,7 @@ async def start(
         job = replace(job, version=seq, token=seq)
         home.held[job.id] = Held(job, seq)
         found.append(job)
+    home.ring(job_topic(job.id) for job in found if job)
     return found
 
 
@@ -298,4 +300,5 @@ async def apply(
             answers.append(await otherwise(change))
         else:
             answers.append(Applied(replace(job, version=seq)))
+    home.ring(job_topic(job.spec.id) for _, job in ends)
     return answers

@@ -18,7 +18,7 @@ from headrace.engine.nats.claiming import Watch
 from headrace.engine.nats.commit import Committer, Fault
 from headrace.engine.nats.documents import Sheet
 from headrace.engine.nats.errors import translated
-from headrace.engine.nats.layout import Layout, unspelled
+from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.lines import DUE, EARLY, Line, Place, line_of
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.patience import PatientJetStream
@@ -29,7 +29,7 @@ from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.nats.wire.options import Options
-from headrace.engine.protocol import QUEUE_KIND, queue_document
+from headrace.engine.protocol import DOCUMENTS_TOPIC, QUEUE_KIND, queue_document
 
 log = logging.getLogger("headrace.nats")
 
@@ -37,6 +37,9 @@ _SHEET = msgspec.json.Decoder(Sheet)
 
 WAITING_KNOWN = 300
 """So many of the jobs that wait longest are known to a transaction that may have to drop some."""
+
+LINES = "lines"
+"""The topic of queues that got a new line."""
 
 CENSUS_KINDS = frozenset({"settings", "census", "waiting"})
 
@@ -109,9 +112,9 @@ class Session:
         self.projection.open(f"{self.layout.stream} {self.created}")
 
     def _subscribe(self) -> None:
-        bell = f"{self.layout.namespace}.bell"
-        self.connection.subscribe(f"{bell}.rec.doc.{QUEUE_KIND}.*".encode(), self._settings_changed)
-        self.connection.subscribe(f"{bell}.rec.lines.*.*".encode(), self._lines_changed)
+        bell = self.layout.bell
+        self.connection.subscribe(bell(DOCUMENTS_TOPIC), self._documents_changed)
+        self.connection.subscribe(bell(LINES), self._lines_changed)
         deleted = f"$JS.EVENT.ADVISORY.STREAM.DELETED.{self.layout.stream}"
         self.connection.subscribe(deleted.encode(), self._stream_missing)
 
@@ -221,18 +224,20 @@ class Session:
                 known[subjects[one.subject]] = decode(sheet.body)
         self._settings.update(known)
 
-    def _settings_changed(self, subject: bytes, *_: object) -> None:
-        name = unspelled(subject.rsplit(b".", 1)[1].decode())
-        service, queue = name.split("/", 1)
-        self._settings.pop(Place(service, queue), None)
+    def _documents_changed(self, _: bytes, __: object, ___: object, kinds: bytes) -> None:
+        if QUEUE_KIND.encode() in kinds.split(b" "):
+            self._settings.clear()
 
-    def forget_settings(self) -> None:
-        """They were changed here."""
-        self._settings.clear()
+    def tell_documents(self, kinds: Iterable[str]) -> None:
+        """Documents of these kinds were written here."""
+        if QUEUE_KIND in kinds:
+            self._settings.clear()
+        if self.connection.connected:
+            payload = " ".join(kinds).encode()
+            self.connection.publish(self.layout.bell(DOCUMENTS_TOPIC), payload)
 
-    def _lines_changed(self, subject: bytes, *_: object) -> None:
-        service, queue = subject.decode().split(".")[-2:]
-        if line := self._lines.get(Place(service, queue)):
+    def _lines_changed(self, *_: object) -> None:
+        for line in self._lines.values():
             line.forget()
 
     def line(self, place: Place) -> Line:
@@ -250,6 +255,8 @@ class Session:
         for place, names in wanted.items():
             names |= {EARLY, DUE}
             await self.line(place).ensure(sorted(names))
+            if self.connection.connected:
+                self.connection.publish(self.layout.bell(LINES))
             self._have |= {(place, name) for name in names}
 
     # Reading for transactions

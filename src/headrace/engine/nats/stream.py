@@ -51,8 +51,8 @@ def wanted(layout: Layout, replicas: int) -> dict[str, Any]:
         "allow_atomic": True,
         "allow_msg_schedules": True,
         "republish": {
-            "src": f"{layout.namespace}.>",
-            "dest": f"{layout.namespace}.bell.>",
+            "src": f"{layout.namespace}.due.>",
+            "dest": f"{layout.namespace}.bell.due.>",
             "headers_only": True,
         },
     }

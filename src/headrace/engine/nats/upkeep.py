@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import documents, stream
 from headrace.engine.nats.batch import block, guard_lines
-from headrace.engine.nats.errors import translated
+from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import Transaction, job_part
 from headrace.engine.nats.wire.jetstream import Pending
@@ -137,7 +138,8 @@ async def _raise_floor(session: Session, floor: int) -> None:
         found = await session.js.last(session.layout.stream, [subject])
     guard = guard_lines(subject, found[0].seq if found else 0)
     headers = block(b"Nats-Rollup: sub\r\n" + guard)
-    await documents.store(session, [Pending(subject, b"%d" % floor, headers)])
+    with suppress(Conflict):  # somebody else has raised it
+        await documents.store(session, [Pending(subject, b"%d" % floor, headers)])
 
 
 async def _forget_holders(session: Session, now: int) -> None:
@@ -165,9 +167,7 @@ async def _forget_documents(session: Session, now: int) -> None:
 async def _purge(session: Session, stored: Stored) -> None:
     """Deletes a record, unless it was written again meanwhile."""
     with translated("pruning"):
-        await session.js.purge(
-            session.layout.stream, stored.subject, upto_seq=stored.seq + 1
-        )
+        await session.js.purge(session.layout.stream, stored.subject, upto_seq=stored.seq + 1)
 
 
 async def _everything(session: Session, filter: bytes) -> list[Stored]:
@@ -186,9 +186,7 @@ async def _reclaim(session: Session) -> None:
     gone = session.projection.gone(200)
     for job_id, *_ in gone:
         with translated("pruning"):
-            await session.js.purge(
-                session.layout.stream, session.layout.domain(job_id)
-            )
+            await session.js.purge(session.layout.stream, session.layout.domain(job_id))
     session.projection.forget([one[0] for one in gone])
 
 
@@ -212,5 +210,3 @@ async def checkup(session: Session, now: int) -> Checkup:
         )
     ]
     return Checkup(tuple(checks), tuple(session.projection.oldest_due(now)))
-
-

@@ -119,16 +119,21 @@ class Connection:
         self, subject: bytes, payload: bytes = b"", reply: bytes = b"", headers: bytes = b""
     ) -> None:
         """Sends a message with the next turn of the loop; nobody says whether it arrived."""
+        if reply and reply.split() != [reply]:
+            raise _no_subject(reply)
+        self.send(subject, payload, reply, headers)
+
+    def send(self, subject: bytes, payload: bytes, reply: bytes, headers: bytes) -> None:
+        """Publishes, where the reply is known to be a subject."""
         link = self.link
         if link is None:
             raise self._absence()
-        if subject.split() != [subject] or (reply and reply.split() != [reply]):
-            raise ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
+        if subject.split() != [subject]:
+            raise _no_subject(subject)
         if headers:
             size = len(headers) + len(payload)
-            line = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-                subject, reply, len(headers), size, headers, payload,
-            )  # fmt: skip
+            sizes = b"%d %d\r\n" % (len(headers), size)
+            line = b"HPUB %b %b %b%b%b\r\n" % (subject, reply, sizes, headers, payload)
         else:
             size = len(payload)
             line = b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, size, payload)
@@ -186,8 +191,8 @@ class Connection:
         lingers: bool = False,
     ) -> Subscription:
         """Calls back with each message of the subject until it is closed, over reconnects."""
-        if subject.split() != [subject] or len(queue.split()) > 1:
-            raise ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
+        if subject.split() != [subject] or (queue and queue.split() != [queue]):
+            raise _no_subject(subject)
         sid = b"%d" % next(self._sids)
         subscription = Subscription(
             sid, subject, queue, callback, self._unsubscribe, pinned=pinned, lingers=lingers
@@ -455,6 +460,10 @@ async def _within(timeout: float, future: asyncio.Future[T], subject: bytes) -> 
             return await future
     except TimeoutError:
         raise TimedOut(f"{shown(subject)}: no answer in {timeout:g} s") from None
+
+
+def _no_subject(subject: bytes) -> ProtocolError:
+    return ProtocolError(f"{shown(subject)} is no subject: it has blanks or is empty")
 
 
 def _denial(text: str) -> tuple[bytes, str] | None:

@@ -44,7 +44,7 @@ class Mux(ABC, Generic[T]):
         future: asyncio.Future[T] = self._loop.create_future()
         token = b"%x" % next(self._tokens)
         try:
-            self._connection.publish(subject, payload, self._prefix + token, headers)
+            self._connection.send(subject, payload, self._prefix + token, headers)
         except WireError as error:
             future.set_exception(error)
         else:
