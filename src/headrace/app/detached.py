@@ -11,7 +11,7 @@ import msgspec
 from headrace.app.options import milliseconds
 from headrace.core import codec, outcome
 from headrace.core.change import Applied, NotApplied
-from headrace.core.errors import JobNotFound, PayloadTooLarge, Refused
+from headrace.core.errors import InvalidValue, JobNotFound, PayloadTooLarge, Refused
 from headrace.core.model import MAX_RESULT, Job
 from headrace.core.names import check_name
 from headrace.core.outcome import Outcome, Problem, settle
@@ -26,6 +26,8 @@ class DetachedJob:
 
     def __init__(self, app: App, token: str) -> None:
         self._app = app
+        if not isinstance(token, str) or len(token) > 150:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue("token", f"{str(token)[:40]!r} is not a token of a detached job")
         self.id, self._token = parse_token(token)
 
     async def complete(self, result: object = None) -> Job:

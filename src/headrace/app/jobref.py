@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from headrace.app.options import text
 from headrace.core import actions
 from headrace.core.change import Applied, Change
 from headrace.core.codec import Decoder
@@ -152,6 +153,7 @@ class JobRef(Generic[R]):
 
     async def cancel(self, reason: str = "cancelled by request") -> bool:
         """Ends a waiting job at once and asks a running one to stop. False if it has ended."""
+        reason = text("reason", reason)
         job = await self.get()
         answer = await self._apply(actions.cancel(job, self._app.clock.now(), reason))
         return isinstance(answer, Applied)
@@ -166,6 +168,7 @@ class JobRef(Generic[R]):
 
     async def dismiss(self, reason: str | None = None) -> Job:
         """Takes a dead job out of the dead letters."""
+        reason = None if reason is None else text("reason", reason)
         change = actions.dismiss(await self.get(), self._app.clock.now(), reason)
         return await self._do(change, "dismissed")
 

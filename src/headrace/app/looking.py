@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.app.detached import DetachedJob
 from headrace.app.jobref import JobRef
+from headrace.app.options import text
 from headrace.app.queues import Queue, QueueInfo
 from headrace.core import keys
 from headrace.core.actions import release
@@ -93,6 +94,8 @@ class Looking:
     async def find(self, limit: int | None = 100, **wanted: Any) -> AsyncIterator[Job]:
         """Jobs, newest first: `async for job in app.find(states={"dead"}, queue="mail")`."""
         engine = await self.engine()
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue("limit", f"{limit!r} is not a whole number")
         chosen = job_filter(self.service, wanted)
         cursor, left = None, limit
         while left is None or left > 0:
@@ -117,6 +120,8 @@ class Looking:
         if unknown:
             known = ", ".join(EventFilter.__annotations__)
             raise InvalidValue(unknown[0], f"is not something to look for; known are {known}")
+        if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 1 << 63:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue("after", f"{after!r} is not a sequence of the journal")
         engine, job_id = await self.engine(), wanted.get("job_id")
         topic = JOURNAL_TOPIC if job_id is None else job_topic(job_id)
         bell = engine.listen(frozenset({topic}))
@@ -137,12 +142,14 @@ class Looking:
     async def key(self, *segments: keys.Scalar, hash: str | None = None) -> KeyStatus | None:
         """A concurrency key by its segments or its hash; None if no living job has it."""
         engine = await self.engine()
-        return await engine.key(self.service, hash or keys.hash_of(segments))
+        wanted = keys.hash_of(segments) if hash is None else text("hash", hash)
+        return await engine.key(self.service, wanted)
 
     async def release_key(
         self, *segments: keys.Scalar, hash: str | None = None, reason: str = "released"
     ) -> int:
         """Takes the slots of a blocked key from owners whose lease has run out."""
+        reason = text("reason", reason)
         status = await self.key(*segments, hash=hash)
         engine, now = await self.engine(), self.clock.now()
         changes = [release(job, now, reason) for job in (status.active if status else ())]
@@ -184,7 +191,12 @@ def job_filter(service: str, wanted: dict[str, Any]) -> Filter:
     states = (states,) if isinstance(states, str) else states
     try:
         chosen = frozenset(State(state) for state in states)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidValue("states", str(error)) from None
     fields: dict[str, Any] = {"service": service, **wanted, "states": chosen}
-    return Filter(**fields)
+    try:
+        found = msgspec.convert(fields, Filter)
+        msgspec.json.encode(found)  # every store takes what has a JSON form
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidValue("filter", str(error)) from None
+    return found

@@ -13,6 +13,7 @@ import msgspec
 from headrace.core import codec, keys, retry
 from headrace.core.errors import InvalidValue
 from headrace.core.model import (
+    MAX_MESSAGE,
     MAX_METADATA,
     Dedup,
     DedupMode,
@@ -91,6 +92,9 @@ class JobOptions(TypedDict, total=False):
 
 _KNOWN = frozenset(JobOptions.__annotations__)
 
+MOST = 1_000_000_000
+"""No count of anything is meant to be higher."""
+
 
 def check(options: Mapping[str, Any]) -> JobOptions:
     """Returns the options, or raises InvalidValue naming the first that makes no sense."""
@@ -132,6 +136,13 @@ def moment(field: str, value: object) -> int:
             field, f"{value!r} has no time zone; say which one, e.g. datetime.now(UTC)"
         )
     return round(value.timestamp() * 1000)
+
+
+def text(field: str, value: object) -> str:
+    """A text for people, as every store takes it."""
+    if not isinstance(value, str):
+        raise InvalidValue(field, f"{value!r} is not a text")
+    return codec.storable(value[:MAX_MESSAGE])
 
 
 def _name(field: str, value: object) -> None:
@@ -208,10 +219,13 @@ def _metadata(field: str, value: object) -> None:
 
 def _unique(field: str, value: object) -> None:
     match value:
-        case bool() | str() | KeepLast():
+        case bool() | str():
             return
-        case Throttle(seconds=seconds) | Debounce(seconds=seconds):
+        case KeepLast(key=key):
+            _template(field, "" if key is None else key)
+        case Throttle(seconds=seconds, key=key) | Debounce(seconds=seconds, key=key):
             _positive(field, seconds)
+            _template(field, "" if key is None else key)
         case Sequence():
             _template(field, cast(Sequence[object], value))
         case _:
@@ -223,7 +237,8 @@ def _unique(field: str, value: object) -> None:
 def _template(field: str, value: object) -> None:
     if callable(value) or isinstance(value, str):
         return
-    parts = cast(Sequence[object], value) if isinstance(value, Sequence) else [None]
+    listed = isinstance(value, Sequence) and not isinstance(value, bytes | bytearray)
+    parts = cast(Sequence[object], value) if listed else [None]
     if not all(isinstance(part, get_args(keys.Scalar)) for part in parts):
         raise InvalidValue(field, f"{value!r} is not a list of constants and JSON pointers")
 
@@ -238,12 +253,12 @@ _CHECKS: Mapping[str, Callable[[str, object], None]] = {
     "deadline": _deadline,
     "ttl": _positive,
     "timeout": _positive,
-    "max_tries": _whole(1),
+    "max_tries": _whole(1, MOST),
     "retry": _retry,
     "unique": _unique,
     "key": _template,
-    "max_active": _whole(1),
-    "max_queued": _whole(0),
+    "max_active": _whole(1, MOST),
+    "max_queued": _whole(0, MOST),
     "when_full": _one_of(WhenFull),
     "on_lost": _one_of(OnLost),
     "on_parent_failure": _one_of(OnParentFailure),
@@ -311,8 +326,8 @@ def _dedup_key(template: KeyTemplate | None, type: str, payload: bytes) -> str:
     """By the given key, or by the type and the exact arguments."""
     if template is not None:
         segments = key_segments("unique", template, payload)
-        name = keys.name_of(segments)
+        name, digest = keys.name_of(segments), keys.hash_of(segments)
         plain = len(segments) == 1 and isinstance(segments[0], str) and len(name) <= 512
-        return name if plain else f"{name[:479]}#{keys.hash_of(segments)[:32]}"
+        return name if plain else f"{name[:479]}#{digest[:32]}"
     canonical = msgspec.json.encode(codec.decode_any(payload), order="sorted")
     return f"{type}#{hashlib.sha256(canonical).hexdigest()}"

@@ -140,10 +140,10 @@ def apply_settings(old: QueueSettings, changes: Mapping[str, Any]) -> QueueSetti
         known = ", ".join(QueueSettings.__struct_fields__)
         raise InvalidValue(unknown[0], f"is not a queue setting; settings are {known}")
     fields = {name: _setting(name, value) for name, value in changes.items()}
-    shape = msgspec.to_builtins(msgspec.structs.replace(old, **fields))
     try:
+        shape = msgspec.to_builtins(msgspec.structs.replace(old, **fields))
         settings = msgspec.convert(shape, QueueSettings)
-    except msgspec.ValidationError as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise InvalidValue("settings", str(error)) from None
     return queue.check(settings)
 

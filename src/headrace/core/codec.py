@@ -73,6 +73,8 @@ class Decoder:
             return self._decoder.decode(data)
         except msgspec.MsgspecError as error:
             raise UndecodablePayload(str(error)) from None
+        except RecursionError:
+            raise UndecodablePayload("the JSON is nested too deeply") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # a model's own validation
             raise UndecodablePayload(f"{type(error).__name__}: {error}") from None
 
@@ -171,6 +173,8 @@ class Parameters:
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._plain and len(args) <= len(self._names):
             bound = dict(zip(self._names, args, strict=False))
+            if not kwargs and len(args) == len(self._names):
+                return bound
             if (not kwargs or bound.keys().isdisjoint(kwargs)) and self._covers(bound, kwargs):
                 return bound
         try:

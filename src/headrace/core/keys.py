@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -62,8 +63,18 @@ def name_of(segments: Sequence[Scalar]) -> str:
 
 def hash_of(segments: Sequence[Scalar]) -> str:
     """The key for engines: 1 and "1" and true are three keys."""
-    text = msgspec.json.encode({"version": 1, "segments": list(segments)})
+    try:
+        text = msgspec.json.encode({"version": 1, "segments": list(segments)})
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidValue("key", f"{segments!r} cannot be a key: {error}") from None
+    if b"null" in text and not all(map(_solid, segments)):
+        raise InvalidValue("key", f"{segments!r} cannot be a key: a segment has no value")
     return hashlib.sha256(text).hexdigest()
+
+
+def _solid(segment: object) -> bool:
+    """Whether the segment is one that JSON can tell from null."""
+    return segment is not None and not (isinstance(segment, float) and not math.isfinite(segment))
 
 
 def parks(active: int, ahead: int, max_active: int) -> bool:

@@ -158,5 +158,8 @@ def classify(old: QueueSettings, new: QueueSettings, dead_jobs: int = 0) -> Kind
 
 
 def decode(body: bytes | msgspec.Raw) -> QueueSettings:
-    """Settings as stored."""
-    return msgspec.json.decode(body, type=QueueSettings)
+    """Settings as stored; InvalidValue where they cannot be read, as those of a newer Headrace."""
+    try:
+        return msgspec.json.decode(body, type=QueueSettings)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidValue("queue settings", f"the document cannot be read: {error}") from None

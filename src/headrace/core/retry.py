@@ -115,13 +115,13 @@ def policy(value: object) -> RetryPolicy:
         case bool():
             raise InvalidValue("retry", f"{value!r} is not a retry policy")
         case int() | float():
-            return check(Steps((round(value * 1000),)))
+            return check(Steps((_milliseconds(value),)))
         case list() | tuple():
             delays: list[int] = []
             for item in value:  # pyright: ignore[reportUnknownVariableType]
                 if isinstance(item, bool) or not isinstance(item, int | float):
                     raise InvalidValue("retry", f"{item!r} is not a number of seconds")
-                delays.append(round(item * 1000))
+                delays.append(_milliseconds(item))
             return check(Steps(tuple(delays)))
         case _ if callable(value):
             return Custom()
@@ -133,21 +133,33 @@ def policy(value: object) -> RetryPolicy:
             )
 
 
+LONGEST = 10**13
+"""No delay is longer, in milliseconds: three centuries."""
+
+
+def _milliseconds(seconds: float) -> int:
+    if not 0 <= seconds <= LONGEST / 1000:
+        raise InvalidValue("retry", f"{seconds!r} is not a sensible number of seconds")
+    return round(seconds * 1000)
+
+
 def check(value: RetryPolicy) -> RetryPolicy:
     """Returns the policy, or raises InvalidValue where its numbers make no sense."""
     match value:
         case Linear(steps=steps, first=first, last=last):
-            if steps < 1 or first < 0 or last < first:
+            if steps < 1 or not 0 <= first <= last <= LONGEST:
                 raise InvalidValue(
-                    "retry", "a linear policy needs steps >= 1 and 0 <= first <= last"
+                    "retry", "a linear policy needs steps >= 1 and 0 <= first <= last <= 300 years"
                 )
         case Steps(delays=delays):
-            if not delays or min(delays) < 0:
-                raise InvalidValue("retry", "give at least one delay, none of them negative")
-        case Exponential(first=first, base=base, cap=cap):
-            if first < 0 or base < 1 or cap < 0:
+            if not delays or min(delays) < 0 or max(delays) > LONGEST:
                 raise InvalidValue(
-                    "retry", "an exponential policy needs first, cap >= 0, base >= 1"
+                    "retry", "give at least one delay, none of them negative or over 300 years"
+                )
+        case Exponential(first=first, base=base, cap=cap):
+            if not 0 <= first <= LONGEST or not 0 <= cap <= LONGEST or not 1 <= base < 1e9:
+                raise InvalidValue(
+                    "retry", "an exponential policy needs first, cap >= 0, base >= 1, all sensible"
                 )
         case AtOnce() | Custom():
             pass

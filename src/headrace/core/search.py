@@ -49,6 +49,7 @@ def parse_cursor(cursor: str | None) -> int | None:
     """The sequence that a cursor stands for."""
     if cursor is None:
         return None
-    if not cursor.isascii() or not cursor.isdigit():
-        raise InvalidValue("cursor", f"{cursor!r} is not a cursor; pass on the one a page gave")
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 18:
+        shown = cursor if len(cursor) <= 40 else f"{cursor[:40]}…"
+        raise InvalidValue("cursor", f"{shown!r} is not a cursor; pass on the one a page gave")
     return int(cursor)
