@@ -270,11 +270,14 @@ class Ledger:
 
     def _tell(self, jobs: Iterable[Job]) -> None:
         """Wakes whoever watches these jobs, or waits for a place under their queue's cap."""
+        places: set[tuple[str, str]] = set()
         for job in jobs:
             self.topics.add(job_topic(job.spec.id))
-            self.topics.add(JOURNAL_TOPIC)
             if job.state in FINAL:
-                self._wake_capped(job)
+                places.add((job.spec.service, job.queue))
+            self.topics.add(JOURNAL_TOPIC)
+        for service, queue in places:
+            self._wake_capped(service, queue)
 
     def apply(self, change: Change) -> Answer:
         """Makes the first case whose guard fits."""
@@ -364,15 +367,15 @@ class Ledger:
         topics.add(job_topic(new.spec.id))
         topics.add(JOURNAL_TOPIC)
         if old is not None and was is State.ACTIVE and new.state is not State.ACTIVE:
-            self._wake_capped(old)
+            self._wake_capped(old.service, old.queue)
         if key is not None and old is not None and was not in FINAL:
             self._later(lambda: self._refill(new))
         return new
 
-    def _wake_capped(self, job: Job) -> None:
+    def _wake_capped(self, service: str, queue: str) -> None:
         """A place under the queue's cap is free."""
-        if self._records.settings(job.service, job.queue).max_active is not None:
-            self.topics.add(work_topic(job.service, job.queue))
+        if self._records.settings(service, queue).max_active is not None:
+            self.topics.add(work_topic(service, queue))
 
     def _stage(self, job: Job, now: int) -> Stage:
         if job.run_at > now:

@@ -23,10 +23,12 @@ BATCH = 500
 
 
 class Completer(Generic[_T]):
-    """Commits changes in the order in which they were added, and then tells `done` of each that
-    was added for something; with None where the change could not be made sense of."""
+    """Commits changes in the order in which they were added, and then tells `done` of those that
+    were added for something; with None where the change could not be made sense of."""
 
-    def __init__(self, engine: Engine, done: Callable[[_T, Answer | None], None]) -> None:
+    def __init__(
+        self, engine: Engine, done: Callable[[Sequence[tuple[_T, Answer | None]]], None]
+    ) -> None:
         self._engine, self._done = engine, done
         self._waiting: list[tuple[Change, _T | None]] = []
         self._wake = asyncio.Event()
@@ -61,9 +63,13 @@ class Completer(Generic[_T]):
             answers = await persist("writing outcomes", lambda: self._engine.apply(changes))
         except Exception:
             answers = [await self._alone(change) for change in changes]
-        for (_, subject), answer in zip(batch, answers, strict=True):
-            if subject is not None:
-                self._done(subject, answer)
+        self._done(
+            [
+                (subject, answer)
+                for (_, subject), answer in zip(batch, answers, strict=True)
+                if subject is not None
+            ]
+        )
 
     async def _alone(self, change: Change) -> Answer | None:
         """A batch failed for another reason than the engine being away: one change must not take

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -62,18 +62,19 @@ CallAfter = Callable[["JobContext", Answer], object]
 class JobContext:
     """The handler's side of its job. Every method may be called from any thread."""
 
+    # What most handlers never touch is set when it is: one context is made for every job.
+    after: Sequence[CallAfter] = ()
+    """What `call_after` was given."""
+    _stop: Interrupt | None = None
+    _stopped: threading.Event | None = None
+    _reason: str | None = None
+    _result: msgspec.Raw | None = None
+    _sent: Progress | None = None
+
     def __init__(self, job: Job, desk: Desk, time_limit: int | None = None) -> None:
-        self.job = job
+        self.job, self._desk, self._time_limit = job, desk, time_limit
         self.dependencies: Mapping[str, Any] = {}
         """The parents' results by id, where the task asked for them (`load_dependencies=True`)."""
-        self._desk = desk
-        self._time_limit = time_limit
-        self._stop: Interrupt | None = None
-        self._stopped: threading.Event | None = None
-        self._reason: str | None = None
-        self._result: msgspec.Raw | None = None
-        self._call_after: list[CallAfter] = []
-        self._sent: Progress | None = None
 
     def now(self) -> datetime:
         """The time by the worker's clock, which a test can move."""
@@ -205,11 +206,8 @@ class JobContext:
     def call_after(self, function: CallAfter) -> None:
         """Calls `function(ctx, answer)` once, after the outcome is stored, whatever it is. It runs
         in the worker's event loop and may be async."""
-        self._call_after.append(function)
-
-    @property
-    def after(self) -> list[CallAfter]:
-        return self._call_after
+        with _making:
+            self.after = (*self.after, function)
 
 
 _making = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.errors import EngineError, EngineUnavailable
@@ -35,7 +35,7 @@ class Fetcher:
         worker: str,
         lease: int,
         demand: Callable[[], int],
-        start: Callable[[Job], None],
+        start: Callable[[Sequence[Job]], None],
     ) -> None:
         self._engine, self._clock = engine, clock
         self._service, self._worker, self._lease = service, worker, lease
@@ -111,8 +111,8 @@ class Fetcher:
             return self._engine.claim(request)
 
         claimed = await persist("claiming jobs", attempt, self._stopped)
-        for job in claimed.jobs:
-            self._start(job)
+        if claimed.jobs:
+            self._start(claimed.jobs)
         if len(shares.names) > 1:
             shares.charge(Counter(job.queue for job in claimed.jobs))
         return claimed

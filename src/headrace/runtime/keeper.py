@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.core.claims import Lease
 from headrace.core.errors import EngineUnavailable
@@ -54,15 +54,15 @@ class LeaseKeeper:
         self.renew()
         self._thread.join(timeout=5)
 
-    def hold(self, job: Job) -> None:
-        self._held[job.id, job.token] = job
+    def hold(self, jobs: Sequence[Job]) -> None:
+        self._held.update(((job.spec.id, job.token), job) for job in jobs)
         if self._rings != self._answered:
-            # The bell may have rung for this very job, between its claim and now.
+            # The bell may have rung for one of these jobs, between its claim and now.
             self._answered = self._rings
             self.renew()
 
     def drop(self, job: Job) -> None:
-        self._held.pop((job.id, job.token), None)
+        self._held.pop((job.spec.id, job.token), None)
 
     def renew(self) -> None:
         """Renews everything now; may be called from any thread."""

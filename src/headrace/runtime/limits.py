@@ -27,9 +27,9 @@ class TimeLimits:
         self._timers: dict[Run, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
 
-    def watch(self, run: Run, limit: int) -> None:
+    def watch(self, run: Run, limit: int, now: int) -> None:
         self._limits[run] = limit
-        if limit - self._clock.now() < NEAR * 1000:
+        if limit - now < NEAR * 1000:
             self._arm(run, limit)
         elif self._look is None:
             self._look = asyncio.get_running_loop().call_later(NEAR / 2, self.check)

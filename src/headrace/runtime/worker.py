@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -302,16 +302,17 @@ class Worker:
         limit = start + (job.spec.timeout or self.settings.of(job.queue).max_runtime)
         return limit if job.deadline is None else min(limit, job.deadline)
 
-    def _begin(self, job: Job) -> None:
-        limit = self._limit(job, job.started_at or 0)
-        ctx = JobContext(job, self, limit)
-        run = Run(job, ctx, self._executor.handler(job))
-        self._runs[job.id, job.token] = run
-        self._busy += 1
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        self._busy += len(jobs)
         self._quiet.clear()
-        self._keeper.hold(job)
-        self._limits.watch(run, limit)
-        run.task = self._loop.create_task(self._execute(run))
+        now = self._clock.now()
+        for job in jobs:
+            limit = self._limit(job, job.started_at or 0)
+            run = Run(job, JobContext(job, self, limit), self._executor.handler(job))
+            self._runs[job.spec.id, job.token] = run
+            self._limits.watch(run, limit, now)
+            run.task = self._loop.create_task(self._execute(run))
+        self._keeper.hold(jobs)
 
     async def _execute(self, run: Run) -> None:
         run.begun = True
@@ -329,25 +330,28 @@ class Worker:
     def _ended(self, run: Run, result: Outcome | None) -> None:
         """The handler is done: what follows is decided and handed to the completer."""
         job = run.job
-        if self._runs.pop((job.id, job.token), None) is None:
+        if self._runs.pop((job.spec.id, job.token), None) is None:
             return
         self._limits.forget(run)
         if result is None:
-            self._settled(run, None)
+            self._settled([(run, None)])
             return
         settings = self.settings.of(job.queue)
         change = settle(job, result, self._clock.now(), random.random(), settings)
         self._completer.add(change, run)
 
-    def _settled(self, run: Run, answer: Answer | None) -> None:
-        """The outcome is stored (or refused): the slot is free."""
-        self._keeper.drop(run.job)
-        self._busy -= 1
+    def _settled(self, settled: Sequence[tuple[Run, Answer | None]]) -> None:
+        """The outcomes are stored (or refused): the slots are free."""
+        self._busy -= len(settled)
         self._fetcher.nudge()
-        if answer is not None and not isinstance(answer, Applied):
-            log.warning("the outcome of job %s was not taken: %s", run.job.id, answer.reason)
-        if run.ctx.after and answer is not None:
-            self._call_after(run, answer)
+        for run, answer in settled:
+            self._keeper.drop(run.job)
+            if answer is None:
+                continue
+            if not isinstance(answer, Applied):
+                log.warning("the outcome of job %s was not taken: %s", run.job.id, answer.reason)
+            if run.ctx.after:
+                self._call_after(run, answer)
         if self._busy == 0:
             self._quiet.set()
 
@@ -416,7 +420,7 @@ class Worker:
         self._limits.forget(run)
         limit = run.job.deadline if waiting else self._limit(run.job, self._clock.now())
         if limit is not None:
-            self._limits.watch(run, limit)
+            self._limits.watch(run, limit, self._clock.now())
         if not waiting:
             ctx.limit(limit)
 

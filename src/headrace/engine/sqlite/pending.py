@@ -132,36 +132,31 @@ class Pending:
         self._delete(store)
         self._write_jobs(store)
         _write(store, "insert_journal", self.journal)
-        _write(store, "insert_graves", self.graves)
-        _write(
-            store,
-            "insert_errors",
-            [value for job, n, error in self.errors for value in (job, n, encode(error))],
-        )
-        _write(
-            store,
-            "insert_logs",
-            [value for job, n, line in self.logs for value in (job, n, encode(line))],
-        )
-        for job in {line[0] for line in self.logs}:
-            store.execute(statement("trim_logs"), (job, MAX_LOGS))
+        if self.graves or self.errors or self.logs:
+            self._write_history(store)
         self._write_keys(store)
         self._write_holders(store)
-        _write(
-            store,
-            "upsert_edges",
-            [value for n, edge in self.edges.values() for value in _edge_row(n, edge)],
-        )
-        _write(
-            store,
-            "upsert_rates",
-            [value for place, at in self.arrivals.items() for value in (*place, at)],
-        )
-        _write(
-            store,
-            "add_counts",
-            [value for place, n in self.counts.items() if n for value in (*place, n)],
-        )
+        if self.edges:
+            rows = (_edge_row(n, edge) for n, edge in self.edges.values())
+            _write(store, "upsert_edges", [value for row in rows for value in row])
+        if self.arrivals:
+            rows = ((*place, at) for place, at in self.arrivals.items())
+            _write(store, "upsert_rates", [value for row in rows for value in row])
+        counts: list[Value] = []
+        for place, jobs in self.counts.items():
+            if jobs:
+                counts += (*place, jobs)
+        _write(store, "add_counts", counts)
+
+    def _write_history(self, store: Store) -> None:
+        """What stays of deleted jobs, failed tries and log lines."""
+        _write(store, "insert_graves", self.graves)
+        errors = ((job, n, encode(error)) for job, n, error in self.errors)
+        _write(store, "insert_errors", [value for row in errors for value in row])
+        logs = ((job, n, encode(line)) for job, n, line in self.logs)
+        _write(store, "insert_logs", [value for row in logs for value in row])
+        for job in {line[0] for line in self.logs}:
+            store.execute(statement("trim_logs"), (job, MAX_LOGS))
 
     def _delete(self, store: Store) -> None:
         if self.removed:

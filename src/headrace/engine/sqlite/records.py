@@ -263,25 +263,30 @@ class SqlRecords:
 
     def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
         finishing, answers = Finishing(), list[Answer]()
+        ended: defaultdict[Place, int] = defaultdict(int)
         for change in islice(changes, first, None):
             if not only_completes(change):
                 break
             stored = self.current(change.job)
             if not stored or stored.detached or stored.cancelling is not None:
                 break
-            if stored.seq in self._pending.jobs or self.edges_to(stored.id):
+            job_id = stored.spec.id
+            if job_id not in self._edges_to:
+                self._load_edges((job_id,))
+            if stored.seq in self._pending.jobs or self._edges_to[job_id]:
                 break
             answer = finishing.add(change, stored, self._seq + 1)
             if answer is None:
                 break
             self._seq += 1
-            self._known[stored.id] = answer.job
-            place = (stored.service, stored.queue)
-            self._pending.counts[(*place, stored.state)] -= 1
-            self._pending.counts[(*place, answer.job.state)] += 1
+            self._known[job_id] = answer.job
+            ended[stored.spec.service, stored.queue] += 1
             answers.append(answer)
         finishing.write(self.store)
         self._flushes += bool(answers)
+        for place, jobs in ended.items():
+            self._pending.counts[(*place, State.ACTIVE)] -= jobs
+            self._pending.counts[(*place, State.COMPLETED)] += jobs
         return answers
 
     # Lines
