@@ -30,7 +30,7 @@ from headrace.engine.nats.wire.mux import Collections, Message, Requests, Until
 from headrace.engine.nats.wire.options import Address, Options
 from headrace.engine.nats.wire.parser import Callback
 from headrace.engine.nats.wire.servers import Servers
-from headrace.engine.nats.wire.subscription import Party, Subscription
+from headrace.engine.nats.wire.subscription import Party, Subscription, Subscriptions
 
 T = TypeVar("T")
 
@@ -71,8 +71,7 @@ class Connection:
         self._settled = self._closed = False
         self._servers = Servers(options.servers)
         self._max_buffered = options.max_buffered
-        self._sids = count(1)
-        self._subscriptions: dict[bytes, Subscription] = {}
+        self._subscriptions = Subscriptions()
         self._parties: list[Party] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._root = options.inbox_prefix + b"." + secrets.token_hex(8).encode()
@@ -193,17 +192,15 @@ class Connection:
         """Calls back with each message of the subject until it is closed, over reconnects."""
         if subject.split() != [subject] or (queue and queue.split() != [queue]):
             raise _no_subject(subject)
-        sid = b"%d" % next(self._sids)
-        subscription = Subscription(
-            sid, subject, queue, callback, self._unsubscribe, pinned=pinned, lingers=lingers
+        subscription = self._subscriptions.add(
+            subject, queue, callback, self._unsubscribe, pinned=pinned, lingers=lingers
         )
-        self._subscriptions[sid] = subscription
         if self.link is not None:
-            self.link.subscribe(sid, subject, queue, callback)
+            self.link.subscribe(subscription.sid, subject, queue, callback)
         return subscription
 
     def _unsubscribe(self, subscription: Subscription) -> None:
-        self._subscriptions.pop(subscription.sid, None)
+        self._subscriptions.remove(subscription)
         if self.link is not None:
             self.link.unsubscribe(subscription.sid)
 
@@ -251,8 +248,7 @@ class Connection:
         self.link = link
         self._since = self._loop.time()
         self.informed(link)
-        for one in self._subscriptions.values():
-            link.subscribe(one.sid, one.subject, one.queue, one.callback)
+        self._subscriptions.restore(link)
         self._tell_up()
 
     def _tell_up(self) -> None:
@@ -315,23 +311,17 @@ class Connection:
                 return
 
     async def _prepare(self, new: Link) -> None:
-        """Subscribes on the new link, whose messages are dropped as long as the old one is used."""
-        for one in self._carried():
-            new.subscribe(one.sid, one.subject, one.queue, None)
+        self._subscriptions.prepare(new)
         await _within(self._options.connect_timeout, new.ping(), b"PING")
 
     def _swap(self, old: Link, new: Link) -> None:
         """From here on everything goes over the new link; the old one only brings answers."""
         self.link = new
+        self._since = self._loop.time()
         self.informed(new)
-        for one in self._carried():
-            new.attach(one.sid, one.subject, one.queue, one.callback)
-            if not one.lingers:
-                old.unsubscribe(one.sid)
-        pinned = [one for one in self._subscriptions.values() if one.pinned]
+        self._subscriptions.move(old, new)
+        pinned = self._subscriptions.unpin()
         waiting = [future for party in self._parties for future in party.waiting()]
-        for one in pinned:
-            del self._subscriptions[one.sid]
         self._tell_up()
         self._spawn(self._retire(old, waiting, pinned))
 
@@ -354,9 +344,6 @@ class Connection:
                     future.set_exception(Disconnected(f"{old.address}: stopped before it answered"))
             for one in pinned:
                 self._hook(one.pinned)
-
-    def _carried(self) -> list[Subscription]:
-        return [one for one in self._subscriptions.values() if not one.pinned]
 
     def _sweep(self) -> None:
         for party in self._parties:
@@ -401,7 +388,8 @@ class Connection:
         kind = Closed if self._closed else Disconnected
         for party in list(self._parties):
             party.down(lambda: kind(text))
-        self._unpin()
+        for one in self._subscriptions.unpin():
+            self._hook(one.pinned)
         if self._settled and not self._closed:
             self._spawn(self._reconnect(link.address))
             self._hook(self._on_disconnect)
@@ -410,12 +398,6 @@ class Connection:
         self._loop.call_exception_handler(
             {"message": "a callback of a NATS subscription raised", "exception": error}
         )
-
-    def _unpin(self) -> None:
-        """Ends the subscriptions that belonged to the link that is gone."""
-        for one in [one for one in self._subscriptions.values() if one.pinned]:
-            del self._subscriptions[one.sid]
-            self._hook(one.pinned)
 
     # the end
 

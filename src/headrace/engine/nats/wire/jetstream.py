@@ -187,6 +187,20 @@ class JetStream:
 class _Acks(Mux[int]):
     """Messages on their way into a stream; each answer is the sequence it was stored with."""
 
+    def _answered(
+        self, subject: bytes, reply: bytes | None, headers: bytes | None, payload: bytes
+    ) -> None:
+        """The usual answer, {"stream":"jobs","seq":12}, is not worth a parser."""
+        if headers is not None or payload[2:3] != b"s":
+            super()._answered(subject, reply, headers, payload)
+            return
+        waiting = self._waiting.pop(subject[self._skip :], None)
+        if waiting is not None and not waiting[0].done():
+            try:
+                waiting[0].set_result(int(payload[payload.find(b',"seq":') + 7 : -1]))
+            except ValueError:
+                self._settle(waiting[0], subject, reply, headers, payload)
+
     def _settle(
         self,
         future: asyncio.Future[int],
@@ -195,15 +209,6 @@ class _Acks(Mux[int]):
         headers: bytes | None,
         payload: bytes,
     ) -> None:
-        if payload[2:3] == b"s":  # {"stream":"jobs","seq":12}, where nothing else is to be said
-            try:
-                future.set_result(int(payload[payload.find(b',"seq":') + 7 : -1]))
-                return
-            except ValueError:
-                pass
-        self._settle_slowly(future, payload)
-
-    def _settle_slowly(self, future: asyncio.Future[int], payload: bytes) -> None:
         if not payload:  # a message of a batch that is not the last
             future.set_result(0)
             return
