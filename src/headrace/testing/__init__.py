@@ -6,7 +6,8 @@ due, assertions on what was enqueued, and a way to run a handler without a worke
 
 For engines: `headrace.testing.conformance` holds an engine to the behaviour that every engine
 has; `headrace.testing.machine` drives it beside the memory engine with random interleavings.
-Both need pytest and Hypothesis.
+Both need pytest and Hypothesis. `headrace.testing.lab` tries to break it with real processes and
+real faults, and judges what happened.
 
 Nothing is imported before it is used: pytest loads the plugin in every run.
 """

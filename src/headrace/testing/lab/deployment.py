@@ -96,7 +96,13 @@ async def _full_disk(scene: Scene) -> str | None:
     return f"{len(members)} processes" if members else None
 
 
-DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {"sqlite": SqliteDeployment}
+def _nats() -> Deployment:
+    from headrace.testing.lab.nats import NatsDeployment
+
+    return NatsDeployment()
+
+
+DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {"sqlite": SqliteDeployment, "nats": _nats}
 """Every engine that the lab can drive, by its name."""
 
 
