@@ -39,6 +39,9 @@ INFINITE, NAN = float("inf"), float("nan")
         ({"unique": "\ud800"}, "key"),
         ({"unique": Throttle(1, key=3)}, "unique"),
         ({"unique": KeepLast(key=[None])}, "unique"),
+        ({"depends_on": None}, "depends_on"),
+        ({"depends_on": 3}, "depends_on"),
+        ({"depends_on": [None]}, "depends_on"),
     ],
 )
 async def test_option_that_no_store_could_hold_is_refused_by_name(

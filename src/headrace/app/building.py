@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -118,6 +118,8 @@ def _deadline(options: JobOptions, now: int) -> int | None:
 def _parents(job_id: str, parents: Sequence[Any]) -> tuple[str, ...]:
     if isinstance(parents, str):
         raise InvalidValue("depends_on", f"{parents!r} is one id; give a list of ids or refs")
+    if not isinstance(parents, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValue("depends_on", f"{parents!r} is not a list of ids or refs")
     ids = tuple(
         dict.fromkeys(
             check_name(

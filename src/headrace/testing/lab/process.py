@@ -33,6 +33,7 @@ GRACE = 1.0
 def main(role: str, index: str, incarnation: str, where: str) -> None:
     """Works or produces until it is told to stop, or the lab is gone."""
     _follow_parent()
+    signal.signal(signal.SIGTERM, _leave)  # until the worker listens itself
     folder = Path(where)
     plan = msgspec.json.decode((folder / "plan.json").read_bytes(), type=Plan)
     notes = Notes(folder / "notes" / f"{role}-{index}-{incarnation}.jsonl")
@@ -49,6 +50,10 @@ def main(role: str, index: str, incarnation: str, where: str) -> None:
     else:
         producer = Producer(app, notes, random.Random(seed))
         asyncio.run(_produce(producer, pauses=index == "0"))
+
+
+def _leave(*_: object) -> None:
+    sys.exit(0)
 
 
 def _work(app: App, plan: Plan) -> None:
