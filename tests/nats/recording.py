@@ -126,7 +126,11 @@ class RecordingEngine(MemoryEngine):
             self._prefixes[job.id] = self.layout.prefix(job.spec)
         else:
             subject = self._prefixes[draft.job_id] + kind.encode()
-        body = message.written(place, job, event=event, kind=kind, job_id=draft.job_id)
+        body = (
+            message.written(place, job, event=event, kind=kind)
+            if job
+            else message.removed(draft.job_id)
+        )
         return Pending(subject, body)
 
     async def set_floor(self, js: JetStream, floor: int) -> int:
@@ -191,27 +195,17 @@ class ProjectedEngine(RecordingEngine):
         seqs = {theirs: own for own, theirs in self.seqs.items()}
         match value:
             case Job(seq=seq, version=version, token=token):
-                result = self._result(value.id, value.result)
-                value = replace(value, seq=seqs[seq], version=seqs[version], token=seqs[token])
-                return replace(value, result=result)
+                return replace(value, seq=seqs[seq], version=seqs[version], token=seqs[token])
             case Event(slot=slot):
                 if slot and slot.token:
                     slot = replace(slot, token=seqs[slot.token])
                 return replace(value, seq=seqs[value.seq], slot=slot)
             case Entry():
-                result = value.result and self._result(value.event.job_id, value.result)
-                return replace(value, event=self.own(value.event), result=result)
+                return replace(value, event=self.own(value.event))
             case list() | tuple():
                 return type(value)(self.own(item) for item in value)
             case _:
                 return value
-
-    def _result(self, job_id: str, result: msgspec.Raw | None) -> msgspec.Raw | None:
-        """A message does not tell a result of `null` from none."""
-        job = self.records.jobs.get(job_id)
-        if job and result in (None, _NULL) and job.result in (None, _NULL):
-            return job.result
-        return result
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
         projection = await self.look()

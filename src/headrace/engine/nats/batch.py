@@ -12,6 +12,7 @@ from msgspec import Struct
 from headrace.core.admission import Verdict
 from headrace.core.change import Applied, NotApplied
 from headrace.core.claims import Claimed
+from headrace.core.event import Event
 from headrace.core.model import Job
 from headrace.engine.nats import layout as names
 from headrace.engine.nats import message
@@ -120,15 +121,18 @@ class Batch:
         job, told = draft.job, draft.told
         if job is None and draft.kind != names.REMOVED:
             job, told = domain.job, told or domain.told
-        payload = message.written(
-            self._places[number],
-            self._placed(job) if job else None,
-            event=self._placed_event(draft),
-            error=draft.error,
-            clears=draft.clears,
-            told=told,
-            kind=draft.kind,
-            job_id=draft.job_id,
+        payload = (
+            message.written(
+                self._places[number],
+                self._placed(job),
+                event=self._placed_event(draft),
+                error=draft.error,
+                clears=draft.clears,
+                told=told,
+                kind=draft.kind,
+            )
+            if job
+            else message.removed(draft.job_id)
         )
         if job is None:
             before = self._transaction.known[job_part(draft.job_id)].value
@@ -153,7 +157,7 @@ class Batch:
         """Sequences of this transaction as places in this batch."""
         return renumbered(job, self._place)
 
-    def _placed_event(self, draft: Draft) -> message.Event | None:
+    def _placed_event(self, draft: Draft) -> Event | None:
         event = draft.event
         if event and event.slot and event.slot.token:
             slot = replace(event.slot, token=self._place(event.slot.token))

@@ -182,9 +182,7 @@ def domain_of(messages: Sequence[Stored]) -> Domain:
     letters = letters_of(messages)
     if not letters or letters[-1].removes:
         return Domain(last=last, children=children)
-    created = max(
-        (letter for letter in letters if letter.private.spec), key=lambda letter: letter.seq
-    )
+    created = [letter for letter in letters if letter.creates][-1]
     spec: NewJob = created.spec()
     newest = letters[-1]
     return Domain(
@@ -222,10 +220,9 @@ def history(letters: Sequence[Letter]) -> tuple[tuple[TryError, ...], tuple[LogE
     logs: list[LogEntry] = []
     for letter in letters:
         private = letter.private
-        if private.spec or private.clears or letter.removes:
+        if letter.creates or private.clears or letter.removes:
             errors, logs = [], []
-        if private.error:
-            errors.append(private.error)
-        if private.entry:
-            logs.extend(private.entry.logs)
+        if private.failed:
+            errors.append(private.failed)
+        logs.extend(letter.logs())
     return tuple(errors), tuple(logs[-MAX_LOGS:])

@@ -1,7 +1,8 @@
 """What a message in a job's domain says: the event for whoever follows, the job for us.
 
 The newest message of a job is its state. `created` carries what was enqueued, which never
-changes; every other message carries only how the job stands.
+changes; every other message carries only how the job stands, and of that under `headrace` only
+what the event does not tell already.
 
 The stream gives a message its sequence when it is stored, so a message cannot name the sequence
 of another one of its own batch: those are written as negative distances, -1 for itself.
@@ -9,6 +10,7 @@ of another one of its own batch: those are written as negative distances, -1 for
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +18,19 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from headrace.core.edges import EdgeState
-from headrace.core.event import Event, rfc3339, wire
-from headrace.core.model import Job, NewJob, OnParentFailure, Progress, Stage, TryError
-from headrace.core.states import EventType, State
+from headrace.core.event import Event, Policy, Slot, rfc3339, wire
+from headrace.core.model import (
+    DEFAULT_PRIORITY,
+    Context,
+    Job,
+    LogEntry,
+    NewJob,
+    OnParentFailure,
+    Progress,
+    Stage,
+    TryError,
+)
+from headrace.core.states import CLAIMABLE, EventType, State
 from headrace.engine.nats import layout
 from headrace.engine.records import Edge
 
@@ -27,26 +39,44 @@ PROVISIONAL = 1 << 60
 
 replace = msgspec.structs.replace
 _NULL = msgspec.Raw(b"null")
+_OWN = -1
 
 
-class Stand(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How a job stands: everything but what was enqueued and its result."""
+SHORT = {
+    "seq": "s",
+    "version": "v",
+    "token": "t",
+    "event": "e",
+    "updated_at": "u",
+    "run_at": "r",
+    "priority": "p",
+    "stage": "g",
+    "expires_at": "x",
+    "deadline": "d",
+    "worker": "w",
+    "lease_until": "l",
+    "started_at": "b",
+    "finished_at": "f",
+    "has_result": "h",
+}
+"""Names of what is in many messages."""
 
-    seq: int
-    version: int
-    state: State
-    event: EventType
-    queue: str
-    type: str
-    priority: int
-    max_tries: int
-    run_at: int
-    updated_at: int
+
+class Private(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename=SHORT):
+    """Our part of a message: how the job stands, as far as the event does not tell it."""
+
+    seq: int = _OWN
+    version: int = _OWN
+    token: int = 0
+    event: EventType | None = None
+    """The job's newest event, where this is another."""
+    updated_at: int | None = None
+    """When that was, where this was at another time."""
+    run_at: int = 0
+    priority: int = DEFAULT_PRIORITY
     stage: Stage = Stage.NONE
     expires_at: int | None = None
     deadline: int | None = None
-    tries: int = 0
-    token: int = 0
     worker: str | None = None
     lease_until: int | None = None
     detached: bool = False
@@ -56,109 +86,21 @@ class Stand(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     finished_at: int | None = None
     error: TryError | None = None
     progress: Progress | None = None
-
-
-class Private(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Our part of a message."""
-
-    stand: Stand | None = None
-    """None: the job is gone."""
+    has_result: bool = False
+    result: msgspec.Raw = _NULL
+    """The job's result where the event does not carry it."""
     spec: NewJob | None = None
-    """What was enqueued, but for its payload, which is the event's."""
-    entry: Event | None = None
-    """The journal's entry; None where nothing happened that the journal tells."""
-    error: TryError | None = None
+    """What was enqueued, but for its payload, where the event does not tell all of it."""
+    by: str | None = None
+    """Who made the event, where the job is no longer its own."""
+    slot: Slot | None = None
+    policy: Policy | None = None
+    failed: TryError | None = None
     """A try that failed just now."""
     clears: bool = False
     """Errors and logs of earlier messages are forgotten."""
     told: bool = False
     """There are errors or logs to be found."""
-    has_result: bool = False
-    result: msgspec.Raw = _NULL
-    """The job's result where the event does not carry it."""
-
-
-class Body(Struct, frozen=True, gc=False, omit_defaults=True):
-    """The parts of a message that we read."""
-
-    headrace: Private
-    payload: msgspec.Raw = _NULL
-    result: msgspec.Raw = _NULL
-
-
-_decoder = msgspec.json.Decoder(Body)
-
-
-class Letter(Struct, frozen=True, gc=False):
-    """A message of a job, read."""
-
-    seq: int
-    private: Private
-    payload: msgspec.Raw
-    result: msgspec.Raw | None
-
-    @property
-    def removes(self) -> bool:
-        return self.private.stand is None
-
-    def spec(self) -> NewJob:
-        """What was enqueued; only `created` knows it."""
-        assert self.private.spec
-        return replace(self.private.spec, payload=self.payload)
-
-    def job(self, spec: NewJob) -> Job:
-        """The job as this message left it."""
-        stand, own = self.private.stand, self.seq
-        assert stand
-        return Job(
-            spec=spec,
-            seq=_absolute(stand.seq, own),
-            version=_absolute(stand.version, own),
-            state=stand.state,
-            event=stand.event,
-            queue=stand.queue,
-            type=stand.type,
-            priority=stand.priority,
-            max_tries=stand.max_tries,
-            run_at=stand.run_at,
-            updated_at=stand.updated_at,
-            stage=stand.stage,
-            expires_at=stand.expires_at,
-            deadline=stand.deadline,
-            tries=stand.tries,
-            token=_absolute(stand.token, own),
-            worker=stand.worker,
-            lease_until=stand.lease_until,
-            detached=stand.detached,
-            cancelling=stand.cancelling,
-            waiting_on=stand.waiting_on,
-            started_at=stand.started_at,
-            finished_at=stand.finished_at,
-            result=self.result,
-            error=stand.error,
-            progress=stand.progress,
-        )
-
-    def event(self) -> Event | None:
-        """The journal's entry."""
-        entry = self.private.entry
-        if entry is None:
-            return None
-        slot = entry.slot
-        if slot and slot.token:
-            slot = replace(slot, token=_absolute(slot.token, self.seq))
-        return replace(entry, seq=self.seq, slot=slot)
-
-
-def read(seq: int, payload: bytes) -> Letter:
-    """Reads a stored message."""
-    body = _decoder.decode(payload)
-    private = body.headrace
-    result: msgspec.Raw | None = None
-    if private.has_result:
-        completes = private.entry is not None and private.entry.event is EventType.COMPLETED
-        result = msgspec.Raw(bytes(body.result if completes else private.result))
-    return Letter(seq, private, msgspec.Raw(bytes(body.payload)), result)
 
 
 class WireContext(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
@@ -170,137 +112,282 @@ class WireContext(Struct, frozen=True, gc=False, omit_defaults=True, rename="cam
     tracestate: str | None = None
 
 
-class Wire(Struct, gc=False, kw_only=True, omit_defaults=True, rename="camel"):
+class WireLog(Struct, frozen=True, gc=False):
+    """A log entry as others read it."""
+
+    timestamp: str
+    level: str
+    message: str
+
+
+class Wire(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename="camel"):
     """A message as others read it (see core.event.wire), with our part."""
 
     job_id: str
-    context: WireContext
-    service: str
-    queue: str
-    job_type: str
+    context: WireContext | None = None
+    service: str = ""
+    queue: str = ""
+    job_type: str = ""
     event_type: str
-    state: State
+    state: State | None = None
+    """None: the job is gone."""
     previous_state: State | None = None
-    tries: int
-    max_tries: int
+    tries: int | None = None
+    max_tries: int | None = None
+    error: str | None = None
+    reason: str | None = None
+    progress: Progress | None = None
+    logs: tuple[WireLog, ...] = ()
     payload: msgspec.Raw | UnsetType = UNSET
     result: msgspec.Raw | UnsetType = UNSET
-    timestamp: str
-    headrace: Private
+    deadline: str | None = None
+    concurrency: dict[str, Any] | None = None
+    queue_policy: dict[str, Any] | None = None
+    timestamp: str = ""
+    headrace: Private | UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Wire).decode
+_EVENTS = {
+    str(event): event for event in EventType if event is not EventType.STALE_COMPLETION_IGNORED
+} | {"staleCompletionIgnored": EventType.STALE_COMPLETION_IGNORED}
+_SPELLED = {event: text for text, event in _EVENTS.items()}
 
 
-def plain(job: Job, event: Event, told: bool, payload: msgspec.Raw | UnsetType = UNSET) -> bytes:
-    """The message of an event that says no more than this, stored on its own. The sequences of
-    the job that begin with it are `PROVISIONAL`."""
-    completes = event.event is EventType.COMPLETED
-    result = job.result
-    context = event.context
-    return _encode(
-        Wire(
-            job_id=event.job_id,
-            context=WireContext(
-                context.request_id, context.trace_id, context.traceparent, context.tracestate
-            ),
-            service=event.service,
-            queue=event.queue,
-            job_type=event.type,
-            event_type=event.event,
-            state=event.state,
-            previous_state=event.previous,
-            tries=event.tries,
-            max_tries=event.max_tries,
+class Letter(Struct, frozen=True, gc=False):
+    """A message of a job, read."""
+
+    seq: int
+    wire: Wire
+    private: Private
+    happened: EventType | None
+    """What the journal tells; None where nothing happened."""
+
+    @property
+    def removes(self) -> bool:
+        return self.wire.state is None
+
+    @property
+    def creates(self) -> bool:
+        return self.happened is EventType.CREATED
+
+    @property
+    def at(self) -> int:
+        """When it was written, by the writer's clock."""
+        return milliseconds(self.wire.timestamp)
+
+    def payload(self) -> msgspec.Raw:
+        """The payload; only `created` has one."""
+        payload = self.wire.payload
+        return _NULL if payload is UNSET else msgspec.Raw(bytes(payload))
+
+    def spec(self) -> NewJob:
+        """What was enqueued; only `created` knows it."""
+        wire, private = self.wire, self.private
+        payload = self.payload()
+        if private.spec is not None:
+            return replace(private.spec, payload=payload)
+        return NewJob(
+            id=wire.job_id,
+            service=wire.service,
+            type=wire.job_type,
+            queue=wire.queue,
             payload=payload,
-            result=(result or _NULL) if completes else UNSET,
-            timestamp=stamp(event.at),
-            headrace=Private(
-                stand=_stand(job, 0),
-                spec=None if payload is UNSET else replace(job.spec, payload=_NULL),
-                entry=event,
-                told=told,
-                has_result=result is not None,
-                result=_NULL if completes or result is None else result,
-            ),
+            created_at=self.at,
+            run_at=private.run_at,
+            context=_context(wire.context),
         )
-    )
+
+    def result(self) -> msgspec.Raw | None:
+        """The job's result, if it has one."""
+        if not self.private.has_result:
+            return None
+        wire = self.wire
+        return msgspec.Raw(bytes(wire.result if wire.result is not UNSET else self.private.result))
+
+    def job(self, spec: NewJob) -> Job:
+        """The job as this message left it."""
+        wire, private, own = self.wire, self.private, self.seq
+        assert wire.state is not None
+        assert wire.tries is not None
+        assert wire.max_tries is not None
+        event = private.event or self.happened
+        assert event
+        return Job(
+            spec=spec,
+            seq=_absolute(private.seq, own),
+            version=_absolute(private.version, own),
+            state=wire.state,
+            event=event,
+            queue=wire.queue,
+            type=wire.job_type,
+            priority=private.priority,
+            max_tries=wire.max_tries,
+            run_at=private.run_at,
+            updated_at=self.at if private.updated_at is None else private.updated_at,
+            stage=private.stage,
+            expires_at=private.expires_at,
+            deadline=private.deadline,
+            tries=wire.tries,
+            token=_absolute(private.token, own),
+            worker=private.worker,
+            lease_until=private.lease_until,
+            detached=private.detached,
+            cancelling=private.cancelling,
+            waiting_on=private.waiting_on,
+            started_at=private.started_at,
+            finished_at=private.finished_at,
+            result=self.result(),
+            error=private.error,
+            progress=private.progress,
+        )
+
+    def logs(self) -> list[LogEntry]:
+        """What was logged just now."""
+        return [
+            LogEntry(milliseconds(entry.timestamp), entry.level, entry.message)
+            for entry in self.wire.logs
+        ]
+
+    def event(self) -> Event | None:
+        """The journal's entry."""
+        if self.happened is None or self.removes:
+            return None
+        wire, private, at = self.wire, self.private, self.at
+        assert wire.state is not None
+        slot = private.slot
+        if slot and slot.token:
+            slot = replace(slot, token=_absolute(slot.token, self.seq))
+        delayed = wire.state in CLAIMABLE and private.run_at > at
+        return Event(
+            seq=self.seq,
+            at=at,
+            job_id=wire.job_id,
+            service=wire.service,
+            queue=wire.queue,
+            type=wire.job_type,
+            event=self.happened,
+            state=wire.state,
+            previous=wire.previous_state,
+            tries=wire.tries or 0,
+            max_tries=wire.max_tries or 0,
+            context=_context(wire.context),
+            worker=private.by or private.worker,
+            error=wire.error,
+            reason=wire.reason,
+            progress=wire.progress,
+            logs=tuple(self.logs()),
+            deadline=private.deadline,
+            run_at=private.run_at if delayed else None,
+            slot=slot,
+            policy=private.policy,
+        )
 
 
-@lru_cache(maxsize=256)
-def stamp(at: int) -> str:
-    """A time as others read it; many messages have the same."""
-    return rfc3339(at)
+def read(seq: int, payload: bytes) -> Letter:
+    """Reads a stored message."""
+    found = _decode(payload)
+    private = found.headrace if found.headrace is not UNSET else Private()
+    return Letter(seq, found, private, _EVENTS.get(found.event_type))
+
+
+def tells(event_type: str) -> bool:
+    """Whether the journal tells of it."""
+    return event_type in _EVENTS
+
+
+def removed(job_id: str) -> bytes:
+    """The message of a job that was deleted."""
+    return _encode(Wire(job_id=job_id, event_type=layout.REMOVED))
 
 
 def written(
     place: int,
-    job: Job | None,
+    job: Job,
     *,
     event: Event | None,
     error: TryError | None = None,
     clears: bool = False,
     told: bool = False,
     kind: str = layout.PLACED,
-    job_id: str = "",
 ) -> bytes:
-    """The message that will be at `place` of its batch. `job` is None where it is removed."""
-    stand = _stand(job, place) if job else None
-    creates = event is not None and event.event is EventType.CREATED
-    completes = event is not None and event.event is EventType.COMPLETED
-    spec = payload = None
-    if creates:
-        assert job
-        spec, payload = replace(job.spec, payload=_NULL), job.spec.payload
-    result = job.result if job else None
-    if event is not None:
-        if event.slot and event.slot.token:
-            token = _relative(event.slot.token, place)
-            event = replace(event, slot=replace(event.slot, token=token))
-        shape: dict[str, Any] = wire(event, payload, (result or _NULL) if completes else None)
-        event = replace(event, seq=0)
-    elif job is None:
-        shape = {"jobId": job_id, "eventType": kind}
-    else:
-        shape = {
-            "jobId": job.id,
-            "service": job.service,
-            "queue": job.queue,
-            "jobType": job.type,
-            "eventType": kind,
-            "state": str(job.state),
-            "timestamp": rfc3339(job.updated_at),
-        }
-    shape["headrace"] = Private(
-        stand=stand,
-        spec=spec,
-        entry=event,
-        error=error,
-        clears=clears,
-        told=told,
-        has_result=result is not None,
-        result=_NULL if completes or result is None else result,
+    """The message that will be at `place` of its batch: how the job stands, and the event if
+    something happened."""
+    if event is None:
+        return _encode(
+            Wire(
+                job_id=job.spec.id,
+                service=job.spec.service,
+                queue=job.queue,
+                job_type=job.type,
+                event_type=kind,
+                state=job.state,
+                tries=job.tries,
+                max_tries=job.max_tries,
+                timestamp=stamp(job.updated_at),
+                headrace=_private(job, place, None, told=told),
+            )
+        )
+    creates = event.event is EventType.CREATED
+    completes = event.event is EventType.COMPLETED
+    spec, context = job.spec, event.context
+    shape = wire(event) if event.slot or event.policy else {}
+    return _encode(
+        Wire(
+            job_id=spec.id,
+            context=WireContext(
+                context.request_id, context.trace_id, context.traceparent, context.tracestate
+            ),
+            service=spec.service,
+            queue=event.queue,
+            job_type=event.type,
+            event_type=_SPELLED[event.event],
+            state=event.state,
+            previous_state=event.previous,
+            tries=event.tries,
+            max_tries=event.max_tries,
+            error=event.error,
+            reason=event.reason,
+            progress=event.progress,
+            logs=tuple(WireLog(stamp(e.at), e.level, e.message) for e in event.logs),
+            payload=spec.payload if creates else UNSET,
+            result=(job.result or _NULL) if completes else UNSET,
+            deadline=stamp(event.deadline) if event.deadline else None,
+            concurrency=_concurrency(shape.get("concurrency"), event.slot),
+            queue_policy=shape.get("queuePolicy"),
+            timestamp=stamp(event.at),
+            headrace=_private(job, place, event, error, clears, told),
+        )
     )
-    return msgspec.json.encode(shape)
 
 
-def _stand(job: Job, place: int) -> Stand:
-    return Stand(
+def _private(
+    job: Job,
+    place: int,
+    event: Event | None,
+    error: TryError | None = None,
+    clears: bool = False,
+    told: bool = False,
+) -> Private:
+    happened = event.event if event else None
+    slot = event.slot if event else None
+    if slot and slot.token:
+        slot = replace(slot, token=_relative(slot.token, place))
+    worker = event.worker if event else None
+    at = event.at if event else job.updated_at
+    creates, completes = happened is EventType.CREATED, happened is EventType.COMPLETED
+    return Private(
         seq=_relative(job.seq, place),
         version=_relative(job.version, place),
-        state=job.state,
-        event=job.event,
-        queue=job.queue,
-        type=job.type,
-        priority=job.priority,
-        max_tries=job.max_tries,
+        token=_relative(job.token, place),
+        event=None if job.event is happened else job.event,
+        updated_at=None if job.updated_at == at else job.updated_at,
         run_at=job.run_at,
-        updated_at=job.updated_at,
+        priority=job.priority,
         stage=job.stage,
         expires_at=job.expires_at,
         deadline=job.deadline,
-        tries=job.tries,
-        token=_relative(job.token, place),
         worker=job.worker,
         lease_until=job.lease_until,
         detached=job.detached,
@@ -310,7 +397,68 @@ def _stand(job: Job, place: int) -> Stand:
         finished_at=job.finished_at,
         error=job.error,
         progress=job.progress,
+        has_result=job.result is not None,
+        result=_NULL if completes or job.result is None else job.result,
+        spec=replace(job.spec, payload=_NULL) if creates and not _told_by(job, at) else None,
+        by=worker if worker != job.worker else None,
+        slot=slot,
+        policy=event.policy if event else None,
+        failed=error,
+        clears=clears,
+        told=told,
     )
+
+
+def _told_by(job: Job, at: int) -> bool:
+    """Whether the event of its creation tells all that was enqueued."""
+    spec = job.spec
+    return (
+        spec.created_at == at
+        and spec.run_at == job.run_at
+        and spec.queue == job.queue
+        and spec.type == job.type
+        and spec.priority is None
+        and spec.max_tries is None
+        and spec.retry is None
+        and spec.timeout is None
+        and spec.deadline is None
+        and spec.ttl is None
+        and spec.dedup is None
+        and spec.key is None
+        and not spec.lifo
+        and not spec.depends_on
+        and not spec.metadata
+        and not spec.tags
+        and spec.on_parent_failure is OnParentFailure.UNREACHABLE
+    )
+
+
+def _concurrency(shape: dict[str, Any] | None, slot: Slot | None) -> dict[str, Any] | None:
+    """The token of a start is its own sequence, which only the stream can tell."""
+    if shape and slot and slot.token and slot.token >= PROVISIONAL:
+        return {name: value for name, value in shape.items() if name != "slotToken"}
+    return shape
+
+
+def _context(context: WireContext | None) -> Context:
+    assert context
+    return Context(context.request_id, context.traceparent, context.tracestate)
+
+
+@lru_cache(maxsize=256)
+def stamp(at: int) -> str:
+    """A time as others read it; many messages have the same."""
+    return rfc3339(at)
+
+
+def milliseconds(stamp: str) -> int:
+    """The time of a stamp."""
+    return _second(stamp[:-5]) + int(stamp[-4:-1])
+
+
+@lru_cache(maxsize=256)
+def _second(stamp: str) -> int:
+    return int(datetime.fromisoformat(stamp + "+00:00").timestamp()) * 1000
 
 
 def _relative(seq: int, place: int) -> int:

@@ -104,7 +104,7 @@ def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, asyncio.
         max_tries=job.max_tries,
         context=new.context,
     )
-    body = message.plain(job, event, told=False, payload=new.payload)
+    body = message.written(0, job, event=event)
     layout = home.layout
     headers = b"NATS/1.0\r\n%b0%b\r\n\r\n" % (_GUARD, _SUBJECT + layout.domain(new.id))
     return job, home.js.store(layout.happening(job, "created"), body, headers)
@@ -207,7 +207,7 @@ async def start(
             expires_at=job.deadline,
         )
         event = _event(started, job.state, request.worker)
-        body = message.plain(started, event, told=False)
+        body = message.written(0, started, event=event)
         subject = layout.prefix(job.spec) + b"started"
         sent.append((started, js.store(subject, body, guard(layout, job, ticket.seq))))
     for timer in timers:
@@ -279,7 +279,7 @@ def endable(home: Home, change: Change) -> tuple[Held, Job] | None:
 def end(home: Home, held: Held, job: Job) -> asyncio.Future[int]:
     """Sends how a job ended."""
     layout, before = home.layout, held.job
-    body = message.plain(job, _event(job, before.state, before.worker), told=False)
+    body = message.written(0, job, event=_event(job, before.state, before.worker))
     subject = layout.prefix(job.spec) + job.event.encode()
     return home.js.store(subject, body, guard(layout, job, held.last))
 

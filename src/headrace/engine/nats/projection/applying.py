@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from headrace.core.states import FINAL, EventType
 from headrace.engine.nats import layout as names
+from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.projection.database import Database, Value, seqs, texts
 from headrace.engine.nats.projection.sql import STATEMENTS
@@ -23,23 +24,19 @@ TAG, PARENT, KEY = "tag", "parent", "key"
 """Kinds of labels."""
 
 _NO_LETTERS = frozenset({names.EDGES, names.PARENT})
-_WHOLE = frozenset({EventType.CREATED, EventType.COMPLETED})
-"""Events whose messages hold something outside of our part: the payload, the result."""
 _DUE = frozenset({"ready", "delayed"})
 
 
-class _Stand(Struct, gc=False):
+class _Stand(Struct, gc=False, rename=message.SHORT):
     """What jobs are looked for by."""
 
-    state: str
-    queue: str
-    type: str
-    run_at: int
+    run_at: int = 0
     stage: str = ""
     expires_at: int | None = None
     worker: str | None = None
     lease_until: int | None = None
     finished_at: int | None = None
+    spec: _Spec | None = None
 
 
 class _Key(Struct, gc=False):
@@ -54,23 +51,17 @@ class _Spec(Struct, gc=False):
     tags: tuple[str, ...] = ()
 
 
-class _Entry(Struct, gc=False):
-    at: int
-    event: str
-
-
-class _Private(Struct, gc=False):
-    stand: _Stand | None = None
-    spec: _Spec | None = None
-    entry: _Entry | None = None
-
-
-class _Body(Struct, gc=False):
-    headrace: msgspec.Raw
+class _Body(Struct, gc=False, rename="camel"):
+    event_type: str
+    state: str | None = None
+    queue: str = ""
+    job_type: str = ""
+    timestamp: str = ""
+    headrace: _Stand | None = None
 
 
 _body = msgspec.json.Decoder(_Body).decode
-_private = msgspec.json.Decoder(_Private).decode
+_NOWHERE = _Stand()
 
 
 class _Letter(Struct, gc=False):
@@ -78,8 +69,22 @@ class _Letter(Struct, gc=False):
     service: str
     type: str
     job_id: str
-    private: _Private
+    read: _Body
     body: bytes
+    at: int | None
+    """When what it tells happened; None where the journal tells nothing of it."""
+
+    @property
+    def stand(self) -> _Stand | None:
+        """None where the job is gone."""
+        return None if self.read.state is None else self.read.headrace or _NOWHERE
+
+    def spec(self) -> _Spec | None:
+        """What was enqueued, where this tells it."""
+        if self.read.event_type != EventType.CREATED:
+            return None
+        stand = self.read.headrace
+        return stand.spec if stand and stand.spec else _Spec(self.at or 0)
 
 
 class _Known(Struct, gc=False, array_like=True):
@@ -157,13 +162,13 @@ class Run:
                 trailing[job_id] = seq
                 continue
             try:
-                raw = _body(payload).headrace
-                private = _private(raw)
-            except msgspec.DecodeError:
+                read = _body(payload)
+                at = (
+                    message.milliseconds(read.timestamp) if message.tells(read.event_type) else None
+                )
+            except (msgspec.DecodeError, ValueError):
                 continue
-            if private.entry is None or private.entry.event not in _WHOLE:
-                payload = b'{"headrace":%b}' % raw
-            letters.append(_Letter(seq, service, type, job_id, private, payload))
+            letters.append(_Letter(seq, service, type, job_id, read, payload, at))
         return letters, trailing
 
     def _load(self, ids: set[str]) -> None:
@@ -179,19 +184,19 @@ class Run:
 
     def _follow(self, letter: _Letter) -> None:
         job = self._jobs[letter.job_id]
-        seq, private = letter.seq, letter.private
-        if private.spec is not None and private.stand is not None:
-            job.seq, job.spec, job.created = seq, private.spec, letter
-        entry = private.entry
-        if entry is not None:
+        seq, stand = letter.seq, letter.stand
+        spec = letter.spec()
+        if spec is not None and stand is not None:
+            job.seq, job.spec, job.created = seq, spec, letter
+        if letter.at is not None:
             if seq > self._floor:
-                self._messages += (seq, job.seq, job.entry, entry.at, letter.body)
+                self._messages += (seq, job.seq, job.entry, letter.at, letter.body)
             job.entry = seq
-        if private.stand is None:
+        if stand is None:
             job.seq = 0
             job.spec = job.created = job.stand = None
         else:
-            job.stand = private.stand
+            job.stand = stand
         job.letter, job.newest = letter, seq
 
     # Writing
@@ -210,11 +215,11 @@ class Run:
                     graves += (job_id, grave.service, grave.type, trailing[job_id], grave.entry)
                 continue
             if job.seq == 0 or stand is None:
-                if letter.private.stand is None or job.grave:
+                if letter.stand is None or job.grave:
                     last = max(job.newest, trailing.get(job_id, 0))
                     graves += (job_id, letter.service, letter.type, last, job.entry)
             else:
-                standing = _standing(stand, job)
+                standing = _standing(letter.read, stand, job)
                 if job.spec is not None:
                     inserted += (
                         job.seq,
@@ -227,7 +232,7 @@ class Run:
                 else:
                     updated += (job.seq, *standing)
                 self._keep(job)
-                self._counts[letter.service, stand.queue, stand.state] += 1
+                self._counts[letter.service, letter.read.queue, letter.read.state or ""] += 1
                 if job.grave:
                     revived.append(job_id)
             if known:
@@ -244,7 +249,7 @@ class Run:
             self._messages += (created.seq, job.seq, None, None, created.body)
 
     def _is_entry(self, letter: _Letter) -> bool:
-        return letter.private.entry is not None and letter.seq > self._floor
+        return letter.at is not None and letter.seq > self._floor
 
     def _supersede(self, job: _Job, known: _Known) -> None:
         """Lets go of what was stored of a job and no longer counts."""
@@ -292,17 +297,17 @@ def write_counts(database: Database, changes: Counter[tuple[str, str, str]]) -> 
     database.write_rows("add_counts", rows)
 
 
-def _standing(stand: _Stand, job: _Job) -> tuple[Value, ...]:
+def _standing(read: _Body, stand: _Stand, job: _Job) -> tuple[Value, ...]:
     """The columns of a job that change."""
     return (
-        stand.queue,
-        stand.type,
-        stand.state,
+        read.queue,
+        read.job_type,
+        read.state,
         stand.worker,
         stand.lease_until,
         stand.expires_at,
         stand.run_at if stand.stage in _DUE else None,
-        (stand.finished_at or 0) if stand.state in FINAL else None,
+        (stand.finished_at or 0) if read.state in FINAL else None,
         job.entry or 0,
         job.newest,
     )

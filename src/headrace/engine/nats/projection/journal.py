@@ -77,6 +77,6 @@ def _elsewhere(letter: Letter, event: Event, head: _Head | None) -> str | None:
 
 def _plain(letter: Letter, event: Event) -> Entry:
     """The entry of a message whose job still holds what it brought."""
-    payload = letter.payload if event.event is EventType.CREATED else None
-    result = letter.result if event.event is EventType.COMPLETED else None
+    payload = letter.payload() if event.event is EventType.CREATED else None
+    result = letter.result() if event.event is EventType.COMPLETED else None
     return Entry(event, payload, result)
