@@ -146,6 +146,21 @@ async def test_many_start_at_once_and_one_runs_it(tmp_path: Path) -> None:
         await server.stop()
 
 
+async def test_threads_with_loops_of_their_own_start_it_at_once(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+
+    def start() -> str:
+        return asyncio.run(server.start())
+
+    urls = await within(
+        asyncio.gather(server.start(), *[asyncio.to_thread(start) for _ in range(5)])
+    )
+    assert len(set(urls)) == 1
+    assert len(servers(tmp_path)) == 1
+    await server.stop()
+    assert servers(tmp_path) == []
+
+
 async def test_killed_owner_takes_it_along_and_another_takes_over(tmp_path: Path) -> None:
     with another_process(tmp_path) as (process, _, _):
         server, found = EmbeddedServer(tmp_path), asyncio.Event()

@@ -67,7 +67,8 @@ class Place(msgspec.Struct, frozen=True):
 class EmbeddedServer:
     """The server of a folder. Whoever gets its lock runs it; the others use it.
 
-    The lock is held by the server process itself: it is free exactly when no server runs.
+    The lock is held by the server process itself: it is free exactly when no server runs. So
+    any number of objects, threads and event loops may start the same server at once.
     """
 
     def __init__(self, path: str | os.PathLike[str], sync: str = "always") -> None:
@@ -76,7 +77,6 @@ class EmbeddedServer:
         self._folder = Path(path).absolute()
         self._sync = sync
         self._process: subprocess.Popen[bytes] | None = None
-        self._starting = asyncio.Lock()
 
     @property
     def owner(self) -> bool:
@@ -85,8 +85,7 @@ class EmbeddedServer:
 
     async def start(self) -> str:
         """Its URL, once it runs: started here if nobody else runs it."""
-        async with self._starting:
-            return (await self._running()).url
+        return (await self._running()).url
 
     async def locate(self) -> Sequence[Address]:
         """Where it is now; started here if whoever ran it has gone."""
@@ -94,10 +93,9 @@ class EmbeddedServer:
 
     async def stop(self) -> None:
         """Stops it if it was started here."""
-        async with self._starting:
-            process, self._process = self._process, None
-            if process is not None:
-                await asyncio.to_thread(_stop, process)
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.to_thread(_stop, process)
 
     async def __aenter__(self) -> str:
         return await self.start()
