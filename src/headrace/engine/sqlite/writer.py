@@ -131,13 +131,15 @@ class Writer:
         if self._store.log_pages >= _LONG_LOG or sum(ask.size for ask in asks) > _SMALL:
             return False
         try:
-            self._answer(asks, self._begin_now)
+            wrote = self._answer(asks, self._begin_now)
         except Occupied:
             return False
-        self._pace.took(self._committed_in)
+        if wrote:
+            self._pace.took(self._committed_in)
         return True
 
-    def _answer(self, asks: list[Ask[Work]], begin: Begin) -> None:
+    def _answer(self, asks: list[Ask[Work]], begin: Begin) -> bool:
+        """Does and answers what is asked; whether anything happened that somebody may wait for."""
         answers = Answers()
         try:
             done = self._commit(asks, begin)
@@ -146,11 +148,12 @@ class Writer:
         except Exception as error:
             answers.fail(asks, self._explained(error))
             answers.send()
-            return
+            return False
         for ask, answer, error in done.answers:
             answers.add(ask, answer, error)
         self._announce(done.topics, done.span)
         answers.send()
+        return bool(done.topics)
 
     def _explained(self, error: Exception) -> Exception:
         if breaks_connection(error):
