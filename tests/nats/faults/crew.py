@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,11 @@ class Crew:
         accepted = {note.words[0] for note in self.notes("accepted")}
         assert len(accepted) >= least, f"too little happened to prove anything\n{self.said()}"
         async with App(self.url) as app:
-            await self.until(lambda: _all_completed(app, accepted))
+            try:
+                await self.until(lambda: _all_completed(app, accepted))
+            except AssertionError as error:
+                error.add_note(await _stuck(app))
+                raise
             ids = {job.id async for job in app.find(limit=None)}
             assert accepted <= ids, "a confirmed job is gone"
             check_stories(await _stories(app))
@@ -122,6 +127,17 @@ async def _all_completed(app: App, accepted: set[str]) -> bool:
     except EngineUnavailable:
         return False
     return counts.keys() == {State.COMPLETED} and counts[State.COMPLETED] >= len(accepted)
+
+
+async def _stuck(app: App) -> str:
+    """The first jobs that have not ended, for whoever reads the failure."""
+    lines: list[str] = []
+    engine = await app.engine()
+    async for job in app.find(limit=None):
+        if job.state is not State.COMPLETED and len(lines) < 5:
+            events = [entry.event.event for entry in await engine.journal(0, 1000, job.id)]
+            lines.append(f"{job} at {time.time() * 1000:.0f}: {events}")
+    return "\n".join(lines)
 
 
 async def _stories(app: App) -> dict[str, Counter[EventType]]:

@@ -19,6 +19,7 @@ from headrace.core import admission
 from headrace.core.admission import Outcome, Verdict
 from headrace.core.change import Answer, Applied, Change, choose, written
 from headrace.core.claims import ClaimRequest
+from headrace.core.errors import HeadraceError
 from headrace.core.event import Event
 from headrace.core.model import Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
@@ -26,12 +27,13 @@ from headrace.core.states import CLAIMABLE, FINAL, EventType, State
 from headrace.engine.nats import message
 from headrace.engine.nats.batch import block, moment
 from headrace.engine.nats.commit import Fault
-from headrace.engine.nats.errors import CONFLICTS, translated
+from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.lines import Place, Ticket
+from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
-from headrace.engine.nats.wire.errors import ApiError
-from headrace.engine.nats.wire.jetstream import JetStream
+from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
+from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.protocol import job_topic, work_topic
 
 replace = msgspec.structs.replace
@@ -48,11 +50,14 @@ class Home(Protocol):
     """What this needs of its session."""
 
     js: JetStream
+    loader: Loader
     layout: Layout
     fault: Fault | None
     highest: int
     held: dict[str, Held]
 
+    @property
+    def replicated(self) -> bool: ...
     def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
     def has_line(self, place: Place, name: str) -> bool: ...
     def ring(self, topics: Iterable[str]) -> None: ...
@@ -90,7 +95,7 @@ def addable(home: Home, new: NewJob, now: int) -> QueueSettings | None:
     return settings if home.has_line(Place(new.service, new.queue), str(priority)) else None
 
 
-def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, asyncio.Future[int]]:
+def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, Sent]:
     """Sends a new job; it is stored if its id is free."""
     job = admission.created(new, settings, PROVISIONAL, stage=Stage.READY)
     event = Event(
@@ -107,16 +112,97 @@ def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, asyncio.
     body = message.written(0, job, event=event)
     layout = home.layout
     headers = b"NATS/1.0\r\n%b0%b\r\n\r\n" % (_GUARD, _SUBJECT + layout.domain(new.id))
-    return job, home.js.store(layout.happening(job, "created"), body, headers)
+    return job, send(home, Pending(layout.happening(job, "created"), body, headers))
 
 
 _GUARD = b"Nats-Expected-Last-Subject-Sequence: "
 _SUBJECT = b"\r\nNats-Expected-Last-Subject-Sequence-Subject: "
 
 
-def guard(layout: Layout, job: Job, last: int) -> bytes:
-    """The headers of a message about a job that is there."""
-    return b"NATS/1.0\r\n%b%d%b%b>\r\n\r\n" % (_GUARD, last, _SUBJECT, layout.prefix(job.spec))
+def guard(home: Home, job: Job, last: int) -> bytes:
+    """The headers of a message about a job that is there.
+
+    A literal filter is cheaper than one with wildcards. But a replicated stream sees what others
+    have on its way only if they name the very same filter, and not all of them can name this one.
+    """
+    layout = home.layout
+    filter = layout.domain(job.id) if home.replicated else layout.prefix(job.spec) + b">"
+    return b"NATS/1.0\r\n%b%d%b%b\r\n\r\n" % (_GUARD, last, _SUBJECT, filter)
+
+
+# Sending
+
+
+PROMPT = 2.0
+"""Seconds after which an answer is taken for lost: nobody answers what a dead leader was told."""
+
+
+class Sent(NamedTuple):
+    """A message on its way."""
+
+    message: Pending
+    answer: asyncio.Future[int]
+
+
+def send(home: Home, message: Pending) -> Sent:
+    return Sent(message, home.js.store(*message))
+
+
+class Stored(NamedTuple):
+    """What became of a message."""
+
+    seq: int | None
+    """None where its guard did not hold."""
+    again: bool = False
+    """Whether it was sent again: then what was in its way may be itself."""
+
+
+async def stored(home: Home, sent: Sequence[Sent]) -> tuple[list[Stored], Exception | None]:
+    """What became of the messages, up to the first of which that cannot be said, and why not. One
+    whose answer is lost is sent again, with the same guard."""
+    timer = asyncio.get_running_loop().call_later(PROMPT, _give_up, sent)
+    found: list[Stored] = []
+    try:
+        for one in sent:
+            found += [await _stored(home, one)]
+    except HeadraceError as error:
+        return found, error
+    finally:
+        timer.cancel()
+        for _, answer in sent[len(found) :]:
+            answer.add_done_callback(_seen)
+    return found, None
+
+
+def _give_up(sent: Sequence[Sent]) -> None:
+    for pending, answer in sent:
+        if not answer.done():
+            answer.set_exception(TimedOut(f"{pending.subject!r}: no answer in {PROMPT:g} s"))
+
+
+def _seen(answer: asyncio.Future[int]) -> None:
+    """Nobody waits for it any more."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+async def _stored(home: Home, sent: Sent) -> Stored:
+    try:
+        seq, again = await sent.answer, False
+    except WireError as error:
+        if isinstance(error, ApiError) and error.err_code in CONFLICTS:
+            return Stored(None)
+        again = True
+        try:
+            with translated("storing jobs"):
+                if not passing(error):
+                    raise
+                seq = await home.js.store_batch([sent.message])
+        except Conflict:
+            return Stored(None, again)
+    if seq > home.highest:
+        home.highest = seq
+    return Stored(seq, again)
 
 
 async def insert(
@@ -126,15 +212,20 @@ async def insert(
     otherwise: Callable[[Sequence[NewJob]], Coroutine[Any, Any, tuple[Verdict, ...]]],
 ) -> list[tuple[Verdict, ...]]:
     """Adds jobs, each on its own; `otherwise` sees to one whose id is taken."""
-    sent: list[tuple[Job, asyncio.Future[int]]] = []
+    jobs: list[Job] = []
+    sent: list[Sent] = []
     for (new,) in groups:
         settings = addable(home, new, now)
         assert settings
-        sent.append(add(home, new, settings))
+        job, one = add(home, new, settings)
+        jobs.append(job)
+        sent.append(one)
     verdicts: list[tuple[Verdict, ...]] = []
     topics: set[str] = set()
-    for group, (job, stored) in zip(groups, sent, strict=True):
-        seq = await _stored(home, stored)
+    answers, trouble = await stored(home, sent)
+    if trouble:
+        raise trouble
+    for group, job, (seq, _) in zip(groups, jobs, answers, strict=True):
         if seq is None:
             verdicts.append(await otherwise(group))
             continue
@@ -144,23 +235,6 @@ async def insert(
         verdicts.append((Verdict(Outcome.ACCEPTED, job.spec.id, job=job),))
     home.ring(topics)
     return verdicts
-
-
-async def _stored(home: Home, future: asyncio.Future[int]) -> int | None:
-    """The sequence of a message; None where its guard did not hold."""
-    try:
-        seq = await future
-    except ApiError as error:
-        if error.err_code in CONFLICTS:
-            return None
-        with translated("storing jobs"):
-            raise
-    except Exception:
-        with translated("storing jobs"):
-            raise
-    if seq > home.highest:
-        home.highest = seq
-    return seq
 
 
 # Starting
@@ -182,14 +256,15 @@ async def start(
     home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]], real: bool
 ) -> list[Job | None]:
     """Starts jobs, each on its own; None for each that something happened to."""
-    layout, js = home.layout, home.js
-    timers: list[asyncio.Future[int]] = []
+    layout = home.layout
+    timers: list[Sent] = []
     if real:
         by_queue: defaultdict[str, list[str]] = defaultdict(list)
         for _, job in chosen:
             by_queue[job.queue].append(job.id)
         timers = [_watch(home, request, queue, ids) for queue, ids in by_queue.items()]
-    sent: list[tuple[Job, asyncio.Future[int]]] = []
+    jobs: list[Job] = []
+    sent: list[Sent] = []
     until = request.now + request.lease
     for ticket, job in chosen:
         started = replace(
@@ -209,25 +284,56 @@ async def start(
         event = _event(started, job.state, request.worker)
         body = message.written(0, started, event=event)
         subject = layout.prefix(job.spec) + b"started"
-        sent.append((started, js.store(subject, body, guard(layout, job, ticket.seq))))
-    for timer in timers:
-        await _stored(home, timer)
-    found: list[Job | None] = []
-    for job, future in sent:
-        seq = await _stored(home, future)
-        if seq is None:
-            found.append(None)
-            continue
-        job = replace(job, version=seq, token=seq)
-        home.held[job.id] = Held(job, seq)
-        found.append(job)
+        jobs.append(started)
+        sent.append(send(home, Pending(subject, body, guard(home, job, ticket.seq))))
+    found = await _started(home, timers, jobs, sent)
     home.ring(job_topic(job.id) for job in found if job)
     return found
 
 
-def _watch(
-    home: Home, request: ClaimRequest, queue: str, ids: Sequence[str]
-) -> asyncio.Future[int]:
+async def _started(
+    home: Home, timers: Sequence[Sent], jobs: Sequence[Job], sent: Sequence[Sent]
+) -> list[Job | None]:
+    """The jobs that were started. Where the stream cannot be reached for long, those that are
+    known to be: the others are found when their lease is over."""
+    _, unwatched = await stored(home, timers)
+    answers, trouble = await stored(home, sent)
+    found: list[Job | None] = []
+    for job, (seq, again) in zip(jobs, answers, strict=False):
+        if seq is not None:
+            job = replace(job, version=seq, token=seq)
+            home.held[job.id] = Held(job, seq)
+            found.append(job)
+        else:
+            found.append(await _own(home, job) if again else None)
+    trouble = unwatched or trouble
+    if trouble and not any(found):
+        raise trouble
+    return found + [None] * (len(jobs) - len(found))
+
+
+async def _own(home: Home, started: Job) -> Job | None:
+    """The job, if what was in the way of starting it is that it was started, right here."""
+    with translated("reading jobs"):
+        domain = (await home.loader.domains([started.id]))[started.id]
+    job = domain.job
+    if job is None or not same_start(job, started):
+        return None
+    home.held[job.id] = Held(job, domain.last)
+    return job
+
+
+def same_start(job: Job, started: Job) -> bool:
+    """Whether a job runs since this very start, whose answer was lost."""
+    return (job.state, job.worker, job.started_at, job.tries) == (
+        State.ACTIVE,
+        started.worker,
+        started.started_at,
+        started.tries,
+    )
+
+
+def _watch(home: Home, request: ClaimRequest, queue: str, ids: Sequence[str]) -> Sent:
     """Has someone look when these leases would have run out; sent before the jobs start."""
     what = f"lease.{secrets.token_hex(8)}"
     headers = b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (
@@ -235,7 +341,7 @@ def _watch(
         home.layout.fired(request.service, queue, what),
     )
     subject = home.layout.timer(request.service, queue, what)
-    return home.js.store(subject, msgspec.json.encode(ids), block(headers))
+    return send(home, Pending(subject, msgspec.json.encode(ids), block(headers)))
 
 
 def _event(job: Job, previous: State, worker: str | None) -> Event:
@@ -276,12 +382,12 @@ def endable(home: Home, change: Change) -> tuple[Held, Job] | None:
     return (held, job) if job is not None and job.state in FINAL else None
 
 
-def end(home: Home, held: Held, job: Job) -> asyncio.Future[int]:
+def end(home: Home, held: Held, job: Job) -> Sent:
     """Sends how a job ended."""
     layout, before = home.layout, held.job
     body = message.written(0, job, event=_event(job, before.state, before.worker))
     subject = layout.prefix(job.spec) + job.event.encode()
-    return home.js.store(subject, body, guard(layout, job, held.last))
+    return send(home, Pending(subject, body, guard(home, job, held.last)))
 
 
 async def apply(
@@ -293,9 +399,12 @@ async def apply(
     """Ends jobs, each on its own; `otherwise` sees to those that something happened to."""
     sent = [end(home, held, job) for held, job in ends]
     answers: list[Answer] = []
-    for change, (_, job), future in zip(changes, ends, sent, strict=True):
+    for _, job in ends:
         home.held.pop(job.spec.id, None)
-        seq = await _stored(home, future)
+    found, trouble = await stored(home, sent)
+    if trouble:
+        raise trouble
+    for change, (_, job), (seq, _) in zip(changes, ends, found, strict=True):
         if seq is None:
             answers.append(await otherwise(change))
         else:
