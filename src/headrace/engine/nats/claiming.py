@@ -31,6 +31,9 @@ from headrace.engine.nats.wire.jetstream import JetStream
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""
 
+MOST = 1000
+"""The most tickets of a line that a claim looks at."""
+
 AGAIN = 2.0
 """Seconds after which a ticket of a paused queue is looked at again."""
 
@@ -59,7 +62,7 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
     """Starts jobs until there are enough or no more."""
     jobs: list[Job] = []
     claimed = Claimed(())
-    for _ in range(PASSES):
+    for attempt in range(PASSES):
         taken = Counter(job.queue for job in jobs)
         left = replace(
             request,
@@ -69,7 +72,7 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
                 for share in request.shares
             ),
         )
-        claimed, more = await _pass(home, left)
+        claimed, more = await _pass(home, left, min(left.limit << attempt, MOST))
         jobs += claimed.jobs
         if not more or len(jobs) >= request.limit or not request.limit:
             break
@@ -78,7 +81,16 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
     return replace(claimed, jobs=tuple(jobs))
 
 
-async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
+class _Stale(Exception):
+    """Some tickets are out of date, and what they hide may come first."""
+
+    def __init__(self, tickets: Sequence[Ticket]) -> None:
+        super().__init__(len(tickets))
+        self.replies = {ticket.reply for ticket in tickets}
+
+
+async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, bool]:
+    """Claims from the first `want` of each line; the more passes, the more are looked at."""
     places = {Place(request.service, share.queue): None for share in request.shares}
     lines: dict[Line, list[Ticket]] = {}
     delayed: list[str] = []
@@ -88,7 +100,7 @@ async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
         line = home.line(place)
         paused = await home.paused(place)
         if request.limit:
-            tickets, some = await line.gather(request.limit, paused)
+            tickets, some = await line.gather(want, paused)
             more = more or some
             lines[line] = _sorted_out(home, line, tickets, paused)
         if not real:
@@ -96,15 +108,14 @@ async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
     started = await _start_plain(home, request, lines, real) if not delayed else None
     if started is not None:
         return started[0], started[1] > 0
+    all_tickets = [ticket for tickets in lines.values() for ticket in tickets]
+    about = Counter(job_part(ticket.what[1]) for ticket in all_tickets)
     known = {
-        job_part(ticket.what[1]): domain
-        for tickets in lines.values()
-        for ticket in tickets
-        if (domain := _told_by(ticket))
+        part: domain
+        for ticket in all_tickets
+        if about[part := job_part(ticket.what[1])] == 1 and (domain := _told_by(ticket))
     }
-    wanted = {
-        job_part(ticket.what[1]) for tickets in lines.values() for ticket in tickets
-    } - known.keys()
+    wanted = about.keys() - known.keys()
     seen: list[Transaction] = []
 
     def know(transaction: Transaction) -> None:
@@ -116,6 +127,8 @@ async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
         needed = [part for part in known if part not in transaction.known]
         if needed:
             raise Missing(*needed)
+        if more and (stale := [t for t in all_tickets if _is_stale(t, transaction)]):
+            raise _Stale(stale)
         claimed = ledger.claim(request)
         if real:
             _watch_leases(transaction, request, claimed.jobs)
@@ -124,6 +137,11 @@ async def _pass(home: Home, request: ClaimRequest) -> tuple[Claimed, bool]:
     parts: list[Part] = [*wanted, *map(job_part, delayed)]
     try:
         claimed = await home.committer.ask(work, parts, request.now, know)
+    except _Stale as stale:
+        for line, tickets in lines.items():
+            line.give_up(ticket for ticket in tickets if ticket.reply in stale.replies)
+            line.hand_on(ticket for ticket in tickets if ticket.reply not in stale.replies)
+        return Claimed(()), True
     except BaseException:
         for line, tickets in lines.items():
             line.give_back(tickets)
@@ -175,6 +193,16 @@ async def _start_plain(
     for line in lines:
         line.hand_on(ticket for ticket, _ in found[line.place.queue])
     return Claimed(tuple(job for job in jobs if job)), refused
+
+
+def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:
+    """Whether a job's ticket tells nothing of how it stands now."""
+    kind, job_id = ticket.what
+    if kind != "job":
+        return False
+    domain: Domain = transaction.known[job_part(job_id)].value
+    job = domain.job
+    return job is None or job.stage is not Stage.READY or domain.newest != ticket.seq
 
 
 def _watch_leases(transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]) -> None:
