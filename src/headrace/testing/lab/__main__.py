@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engines = given.engine or list(DEPLOYMENTS)
     _say(f"lab: {', '.join(engines)}, {seconds:g} s each, seed {seed} (SEED={seed} repeats it)")
     tallies = [Tally(engine) for engine in engines]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing is left behind either way
     try:
         for tally in tallies:
             _drive(tally, seed, seconds, Path(given.folder) if given.folder else None)

@@ -62,7 +62,7 @@ class Crew:
 
     def _spawn(self, role: str, index: int, incarnation: int) -> subprocess.Popen[bytes]:
         order = [sys.executable, "-m", "headrace.testing.lab.process", role, str(index)]
-        order += [str(incarnation), str(self._folder)]
+        order += [str(incarnation), str(self._folder), str(os.getpid())]
         path = self._folder / "logs" / f"{role}-{index}-{incarnation}.log"
         with path.open("wb") as log:
             return subprocess.Popen(order, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -25,6 +25,15 @@ async def gather(app: App, folder: Path) -> None:
     _write(folder / "jobs.jsonl", jobs)
 
 
+def keep(history: History, folder: Path) -> None:
+    """Writes a whole history down, as a run does bit by bit."""
+    (folder / "notes").mkdir(parents=True)
+    (folder / "plan.json").write_bytes(msgspec.json.encode(history.plan))
+    _write(folder / "notes" / "all.jsonl", history.notes)
+    _write(folder / "journal.jsonl", history.entries)
+    _write(folder / "jobs.jsonl", history.stored.values())
+
+
 def stored(job: Job) -> Stored:
     """A job as the checker wants it."""
     result = None if job.result is None else codec.decode_any(job.result)

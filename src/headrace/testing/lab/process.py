@@ -1,8 +1,11 @@
-"""A process of the lab: `python -m headrace.testing.lab.process ROLE INDEX INCARNATION FOLDER`."""
+"""A process of the lab: `… -m headrace.testing.lab.process ROLE INDEX INCARNATION FOLDER LAB`,
+where LAB is the process that started it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import logging
 import os
 import random
@@ -23,6 +26,9 @@ from headrace.testing.lab.panel import Panel
 from headrace.testing.lab.producer import Producer
 from headrace.testing.lab.workload import QUEUES
 
+_PDEATHSIG = 1
+"""Linux: the signal that a process gets when its parent ends."""
+
 START = 10.0
 """Seconds within which the store must be there for a worker that starts."""
 
@@ -30,9 +36,9 @@ GRACE = 1.0
 """Seconds that handlers get when a worker is asked to leave."""
 
 
-def main(role: str, index: str, incarnation: str, where: str) -> None:
+def main(role: str, index: str, incarnation: str, where: str, lab: str) -> None:
     """Works or produces until it is told to stop, or the lab is gone."""
-    _follow_parent()
+    _follow(int(lab))
     signal.signal(signal.SIGTERM, _leave)  # until the worker listens itself
     folder = Path(where)
     plan = msgspec.json.decode((folder / "plan.json").read_bytes(), type=Plan)
@@ -81,9 +87,11 @@ async def _produce(producer: Producer, pauses: bool) -> None:
     await producer.run(stop, pauses)
 
 
-def _follow_parent() -> None:
-    """Nobody outlives the lab, not even one that was killed."""
-    parent = os.getppid()
+def _follow(parent: int) -> None:
+    """Nobody outlives the lab, not even one that was killed. On Linux the system sees to it, also
+    for a process that is frozen."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == parent:
