@@ -46,6 +46,9 @@ class Home(plain.Home, Protocol):
     committer: Committer
     watch: Watch
 
+    @property
+    def repeats(self) -> int: ...
+
     def line(self, place: Place) -> Line: ...
     async def paused(self, place: Place) -> bool: ...
 
@@ -117,6 +120,8 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     }
     wanted = about.keys() - known.keys()
     seen: list[Transaction] = []
+    tried: dict[str, Job] = {}
+    repeats = home.repeats
 
     def know(transaction: Transaction) -> None:
         for part, domain in known.items():
@@ -127,9 +132,12 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
         needed = [part for part in known if part not in transaction.known]
         if needed:
             raise Missing(*needed)
+        if home.repeats > repeats and (own := _own(transaction, tried)):
+            return Claimed(own)
         if more and (stale := [t for t in all_tickets if _is_stale(t, transaction)]):
             raise _Stale(stale)
         claimed = ledger.claim(request)
+        tried.update((job.id, job) for job in claimed.jobs)
         if real:
             _watch_leases(transaction, request, claimed.jobs)
         return claimed
@@ -193,6 +201,12 @@ async def _start_plain(
     for line in lines:
         line.hand_on(ticket for ticket, _ in found[line.place.queue])
     return Claimed(tuple(job for job in jobs if job)), refused
+
+
+def _own(transaction: Transaction, tried: dict[str, Job]) -> tuple[Job, ...]:
+    """The jobs that this claim has started already: it was stored, and the answer lost."""
+    found = [(transaction.job(started.id), started) for started in tried.values()]
+    return tuple(job for job, started in found if job and plain.same_start(job, started))
 
 
 def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:

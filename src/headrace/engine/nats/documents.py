@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -44,19 +45,31 @@ class Home(Protocol):
 
 async def put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None]:
     """Writes documents in one step; None for each whose expected revision did not hold."""
+    guarded = any(put.expected is not None for put in puts)
+    signature = b"Headrace-Put: %b\r\n" % secrets.token_hex(8).encode() if guarded else b""
     while True:
         try:
-            return await _put(home, puts, now)
+            return await _put(home, puts, now, signature)
         except Conflict:
             continue
 
 
-async def _put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None]:
+async def _put(
+    home: Home, puts: Sequence[Put], now: int, signature: bytes
+) -> list[Document | None]:
+    """What is stored with our own signature was written by an attempt whose answer was lost."""
     subjects = [home.layout.document(put.kind, put.name) for put in puts]
     tallies = {home.layout.tally(*put.name.split("/", 1)) for put in puts if put.kind == QUEUE_KIND}
     with translated("reading documents"):
         found = await home.js.last(home.layout.stream, [*dict.fromkeys(subjects), *tallies])
     stored = {one.subject: one for one in found}
+    ours = {
+        one.subject: one.seq for one in found if signature and signature in (one.headers or b"")
+    }
+    if ours:
+        return [
+            _written(put, ours.get(subject)) for put, subject in zip(puts, subjects, strict=True)
+        ]
     revisions: dict[bytes, int] = {}
     messages: list[Pending] = []
     places: list[int | None] = []
@@ -70,7 +83,8 @@ async def _put(home: Home, puts: Sequence[Put], now: int) -> list[Document | Non
         guard = b"" if subject in revisions else guard_lines(subject, one.seq if one else 0)
         revisions[subject] = -1
         sheet = Sheet(deleted=True) if put.body is None else Sheet(put.body, put.expires_at)
-        messages.append(Pending(subject, msgspec.json.encode(sheet), block(_ROLLUP + guard)))
+        lines = block(_ROLLUP + guard + signature)
+        messages.append(Pending(subject, msgspec.json.encode(sheet), lines))
     if not messages:
         return [None] * len(puts)
     for tally in tallies:
@@ -83,17 +97,16 @@ async def _put(home: Home, puts: Sequence[Put], now: int) -> list[Document | Non
     last = await store(home, messages)
     first = last - len(messages) + 1
     return [
-        None
-        if place is None
-        else Document(
-            put.kind,
-            put.name,
-            msgspec.Raw(b"null") if put.body is None else put.body,
-            first + place,
-            put.expires_at,
-        )
+        _written(put, None if place is None else first + place)
         for put, place in zip(puts, places, strict=True)
     ]
+
+
+def _written(put: Put, seq: int | None) -> Document | None:
+    if seq is None:
+        return None
+    body = msgspec.Raw(b"null") if put.body is None else put.body
+    return Document(put.kind, put.name, body, seq, put.expires_at)
 
 
 async def store(home: Home, messages: Sequence[Pending]) -> int:

@@ -41,6 +41,8 @@ class PatientJetStream(JetStream):
         """`on_missing` is called when nobody answers for the stream: it may have been deleted."""
         super().__init__(connection)
         self.hasty = JetStream(connection)
+        self.repeats = 0
+        """How often something was asked for again that may have happened."""
         self._link, self._on_missing = connection, on_missing
 
     async def api(self, verb: str, body: object = None, timeout: float = 5.0) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class PatientJetStream(JetStream):
                 pause = PAUSES[min(number, len(PAUSES) - 1)]
                 if not passing(error) or time.monotonic() + pause >= end:
                     raise
+                self.repeats += 1
                 await self._recover(error)
                 await asyncio.sleep(pause)
             number += 1

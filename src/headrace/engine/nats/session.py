@@ -55,7 +55,7 @@ class Session:
 
     connection: Connection
     js: JetStream
-    hasty: JetStream
+    _patient: PatientJetStream
     loader: Loader
     projection: Projection
 
@@ -80,6 +80,11 @@ class Session:
     def replicated(self) -> bool:
         return self.replicas > 1
 
+    @property
+    def repeats(self) -> int:
+        """How often something was asked for again that may have happened."""
+        return self._patient.repeats
+
     async def open(
         self, options: Options, replicas: int | None, locate: Locate | None = None
     ) -> None:
@@ -90,8 +95,7 @@ class Session:
                 options, on_reconnect=self._reconnected, on_error=self._complain, locate=locate
             )
         try:
-            patient = PatientJetStream(self.connection, self._stream_missing)
-            self.js, self.hasty = patient, patient.hasty
+            self.js = self._patient = PatientJetStream(self.connection, self._stream_missing)
             self.loader = Loader(self.js, self.layout)
             self.projection = Projection(self._projection_path, self.layout)
             self._begin(await self._ensure_stream())
@@ -157,7 +161,7 @@ class Session:
     async def _look_for_stream(self) -> None:
         """Makes the stream again where it was deleted, and goes on with the one that is there."""
         try:
-            found = await stream.info(self.hasty, self.layout)
+            found = await stream.info(self._patient.hasty, self.layout)
             if found is None or found["created"] != self.created:
                 await self._renew(found is None)
         except (WireError, EngineError) as error:
