@@ -74,6 +74,10 @@ class Ropes:
         self._connection = self._loop = None
         return True
 
+    def ring_here(self, topic: str) -> None:
+        """Rings in this process only."""
+        self._hub.ring({topic})
+
     def ring_all(self) -> None:
         """Something may have happened that nobody told."""
         self._hub.ring({EVERYTHING})

@@ -34,6 +34,9 @@ PASSES = 20
 MOST = 1000
 """The most tickets of a line that a claim looks at."""
 
+SOON = 16
+"""The most tickets that may come by themselves to a worker that found nothing."""
+
 AGAIN = 2.0
 """Seconds after which a ticket of a paused queue is looked at again."""
 
@@ -81,6 +84,9 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
             break
     else:
         claimed = replace(claimed, next_due=request.now)
+    if not jobs and request.limit and punctual(request.now):
+        for share in request.shares:
+            home.line(Place(request.service, share.queue)).linger(min(share.at_most, SOON))
     return replace(claimed, jobs=tuple(jobs))
 
 

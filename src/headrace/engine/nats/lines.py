@@ -8,7 +8,7 @@ where it was, or where the ticket is out of date. No job depends on one: the gua
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -19,8 +19,10 @@ from headrace.engine.nats.batch import block, guard_lines
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection
+from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.nats.wire.pull import Puller, ack, ack_tokens, nak
+from headrace.engine.protocol import work_topic
 
 EARLY = "early"
 DUE = "due"
@@ -44,6 +46,12 @@ EMPTY = (200, 404, 408)
 """There is nothing else in the line now."""
 
 SCARCE = 0.05
+LINGER = 30.0
+"""Seconds for which a worker that found nothing lets tickets come by themselves."""
+
+LAG = 0.2
+"""Seconds for which a replica may lag behind."""
+
 AMPLE = 2.0
 """Seconds for which tickets are kept that were not needed: as long as nobody else has any, and
 while there are more."""
@@ -93,14 +101,17 @@ class Home(Protocol):
     js: JetStream
     connection: Connection
     layout: Layout
-    replicas: int
+
+    def ring_here(self, topic: str) -> None: ...
 
 
 class _Draw:
     """Pulls from one consumer, one request at a time."""
 
-    def __init__(self, home: Home, consumer: str) -> None:
-        self._home, self._consumer = home, consumer
+    def __init__(self, home: Home, consumer: str, late: Callable[[Ticket], None]) -> None:
+        self._home, self._consumer, self._late = home, consumer, late
+        self.seen = 0
+        """The highest sequence of all that came."""
         self._puller: Puller | None = None
         self._got: list[Ticket] = []
         self._wanted = 0
@@ -108,33 +119,39 @@ class _Draw:
 
     async def take(self, want: int) -> tuple[list[Ticket], int]:
         """At most `want` tickets that are there now, and the status that ended the request: 200
-        where all came. Tickets of an earlier request that came too late are among them."""
+        where all came. Those that come too late, or by themselves, are told to `late`."""
         if self._puller is None:
             self._puller = self._home.js.pull(
                 self._home.layout.stream, self._consumer, self._deliver, self._empty
             )
-        if len(self._got) < want:
-            self._wanted = want
-            done = self._done = asyncio.get_running_loop().create_future()
-            self._puller.ask(want - len(self._got), no_wait=True)
-            try:
-                async with asyncio.timeout(ANSWER):
-                    status = await done
-            except TimeoutError:
-                status = SILENT
-            finally:
-                self._done = None
-        else:
-            status = 200
+        self._wanted = want
+        done = self._done = asyncio.get_running_loop().create_future()
+        try:
+            self._puller.ask(want, no_wait=True)
+            async with asyncio.timeout(ANSWER):
+                status = await done
+        except TimeoutError:
+            status = SILENT
+        finally:
+            self._done = None
         got, self._got = self._got, []
         return got, status
 
+    def linger(self, want: int) -> None:
+        """Lets tickets come by themselves for a while."""
+        if self._puller is not None and not self._puller.outstanding:
+            with suppress(WireError):
+                self._puller.ask(want, expires=LINGER)
+
     def _deliver(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
         info = ack_tokens(reply)
-        self._got.append(
-            Ticket(info.stream_seq, subject, reply, payload, info.delivered, info.pending)
-        )
-        if len(self._got) >= self._wanted and self._done and not self._done.done():
+        self.seen = max(self.seen, info.stream_seq)
+        ticket = Ticket(info.stream_seq, subject, reply, payload, info.delivered, info.pending)
+        if self._done is None:
+            self._late(ticket)
+            return
+        self._got.append(ticket)
+        if len(self._got) >= self._wanted and not self._done.done():
             self._done.set_result(200)
 
     def _empty(self, status: int) -> None:
@@ -157,8 +174,15 @@ class Line:
         self._read_at = -FRESH
         self._draws: dict[str, _Draw] = {}
         self._lock = asyncio.Lock()
+        self._wrote: dict[str, int] = {}
+        self._back: dict[str, float] = {}
         self.kept: dict[bytes, Ticket] = {}
         """Tickets that were looked at and may be looked at again."""
+
+    @property
+    def known(self) -> list[str]:
+        """The lines that the queue had when they were read last."""
+        return self._names
 
     def forget(self) -> None:
         """Which lines there are must be read again."""
@@ -208,7 +232,7 @@ class Line:
             return [], True
         draw = self._draws.get(name)
         if draw is None:
-            draw = self._draws[name] = _Draw(self._home, self.consumer(name))
+            draw = self._draws[name] = _Draw(self._home, self.consumer(name), self._came)
         with translated("claiming jobs"):
             tickets, status = await draw.take(wanted)
             if status in GONE and not tickets:
@@ -216,7 +240,35 @@ class Line:
                 tickets, status = await draw.take(wanted)
             if status not in EMPTY and not tickets:
                 raise _unanswered(self.consumer(name), status)
+            tickets += await self._expected(name, draw, wanted - len(tickets))
         return tickets, len(tickets) >= wanted
+
+    async def _expected(self, name: str, draw: _Draw, wanted: int) -> list[Ticket]:
+        """What this session has put into the line, or given back to it, though the consumer may not
+        have it yet; unless somebody else was given it."""
+        clock = asyncio.get_running_loop().time
+        tickets: list[Ticket] = []
+        expected, back = self._wrote.pop(name, 0), self._back.pop(name, 0.0)
+        deadline = clock() + LAG
+        while len(tickets) < wanted and clock() < deadline:
+            if draw.seen >= expected and (tickets or clock() > back):
+                break
+            await asyncio.sleep(LAG / 40)
+            tickets += (await draw.take(wanted - len(tickets)))[0]
+        return tickets
+
+    def wrote(self, name: str, seq: int) -> None:
+        """This session put something into a line."""
+        self._wrote[name] = max(seq, self._wrote.get(name, 0))
+
+    def linger(self, want: int) -> None:
+        """There was nothing; what comes from now on is told by the queue's bell."""
+        for draw in self._draws.values():
+            draw.linger(want)
+
+    def _came(self, ticket: Ticket) -> None:
+        self.hand_on([ticket])
+        self._home.ring_here(work_topic(*self.place))
 
     # What becomes of tickets
 
@@ -229,6 +281,8 @@ class Line:
         """Somebody else may have them."""
         for ticket in tickets:
             nak(self._home.connection, ticket.reply, delay)
+            if not delay:
+                self._back[_line_of(ticket)] = asyncio.get_running_loop().time() + LAG
 
     def hand_on(self, tickets: Iterable[Ticket]) -> None:
         """Nobody needs them now. The next claim here may; after a moment others may too."""

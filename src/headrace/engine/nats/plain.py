@@ -60,6 +60,7 @@ class Home(Protocol):
     def replicated(self) -> bool: ...
     def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
     def has_line(self, place: Place, name: str) -> bool: ...
+    def note_lines(self, messages: Sequence[Pending], last: int) -> None: ...
     def ring(self, topics: Iterable[str]) -> None: ...
 
 
@@ -225,10 +226,11 @@ async def insert(
     answers, trouble = await stored(home, sent)
     if trouble:
         raise trouble
-    for group, job, (seq, _) in zip(groups, jobs, answers, strict=True):
+    for group, job, one, (seq, _) in zip(groups, jobs, sent, answers, strict=True):
         if seq is None:
             verdicts.append(await otherwise(group))
             continue
+        home.note_lines([one.message], seq)
         topics.add(work_topic(job.spec.service, job.queue))
         topics.add(job_topic(job.spec.id))
         job = replace(job, seq=seq, version=seq)

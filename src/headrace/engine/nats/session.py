@@ -181,14 +181,22 @@ class Session:
         found = await self._ensure_stream()
         for line in self._lines.values():
             line.drop()
-        self._lines.clear()
-        self._have.clear()
+        await self._renew_lines()
         self._settings.clear()
         self.watch = Watch()
         self.held.clear()
         async with self._catching_up:
             self._begin(found)
         self._ropes.ring_all()
+
+    async def _renew_lines(self) -> None:
+        """Something may stand in them already."""
+        known = {place: set(line.known) for place, line in self._lines.items()}
+        for place, name in self._have:
+            known.setdefault(place, set()).add(name)
+        self._have.clear()
+        for place, names in known.items():
+            await self.line(place).ensure(sorted(names | {EARLY, DUE}))
 
     # Queues
 
@@ -263,6 +271,14 @@ class Session:
                 self.connection.publish(self.layout.bell(LINES))
             self._have |= {(place, name) for name in names}
 
+    def note_lines(self, messages: Sequence[Pending], last: int) -> None:
+        """What was stored stands in these lines; a consumer may not know it yet."""
+        if self.replicated:
+            first = last - len(messages) + 1
+            for place, message in enumerate(messages):
+                if found := line_of(message.subject):
+                    self.line(found[0]).wrote(found[1], first + place)
+
     # Reading for transactions
 
     async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None:
@@ -311,6 +327,10 @@ class Session:
         service = msgspec.json.decode(body, type=_Beat).service
         with contextlib.suppress(WireError):  # nobody depends on it, and the next one comes soon
             self.connection.publish(self.layout.heartbeat(service, worker), bytes(body))
+
+    def ring_here(self, topic: str) -> None:
+        """Wakes those who listen in this process."""
+        self._ropes.ring_here(topic)
 
     def ring(self, topics: Iterable[str]) -> None:
         self._ropes.ring(topics, self.connection)
