@@ -42,7 +42,8 @@ class NatsServer:
         self.name = name
         self.port = self.monitor_port = self._route_port = -1
         self.process: subprocess.Popen[bytes] | None = None
-        self._jetstream, self._sync, self._config = jetstream, sync, config
+        self.jetstream, self._sync, self.config = jetstream, sync, config
+        """What it is started with the next time."""
         self._routes: Sequence[int] | None = None
         self._base = ""
 
@@ -94,7 +95,7 @@ class NatsServer:
 
     def reload(self, config: str) -> None:
         """Gives the running server another configuration."""
-        self._config = config
+        self.config = config
         # With the ports as they were asked for: the server refuses to change those.
         (self.path / "nats.conf").write_text(self._base + config)
         self.signal(signal.SIGHUP)
@@ -154,7 +155,7 @@ class NatsServer:
     def _launch(self) -> None:
         config = self.path / "nats.conf"
         self._base = self._text()
-        config.write_text(self._base + self._config)
+        config.write_text(self._base + self.config)
         self.process = spawn_server(["-c", str(config)])
 
     def _read_ports(self) -> bool:
@@ -177,7 +178,7 @@ class NatsServer:
             f'log_file: "{self.path}/nats.log"\nlame_duck_duration: "30s"\n'
             'lame_duck_grace_period: "2s"\n'
         ]
-        if self._jetstream:
+        if self.jetstream:
             sync = self._sync if self._sync == "always" else f'"{self._sync}"'
             parts.append(
                 f'jetstream {{ store_dir: "{self.path}/store", sync_interval: {sync},'
