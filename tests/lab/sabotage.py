@@ -29,7 +29,7 @@ class _Broken:
 
 
 class _Lossy(_Broken):
-    """Says that every tenth outcome is stored, and loses it."""
+    """Says that every fifth outcome is stored, and loses it."""
 
     outcomes = 0
 
@@ -40,7 +40,7 @@ class _Lossy(_Broken):
         case = change.cases[0]
         if case.guard.token is not None and case.write.event in ENDS:
             type(self).outcomes += 1
-            if type(self).outcomes % 10 == 0:
+            if type(self).outcomes % 5 == 0:
                 lost = written(change.job, case.write, change.job.version + 1)
                 assert lost is not None
                 return Applied(lost)

@@ -37,6 +37,8 @@ class Setup:
 
     seed: int
     seconds: float = 30.0
+    jobs: int = 0
+    """So many jobs end before the faults are over, if need be after a longer time."""
     workers: int = 3
     producers: int = 2
     concurrency: int = 8
@@ -93,6 +95,8 @@ async def run(
             telling = asyncio.create_task(_tell_now_and_then(app, nemesis, tell))
             try:
                 await nemesis.run(setup.seconds)
+                while setup.jobs and await _ended(app) < setup.jobs:
+                    await nemesis.run(1.0)
             finally:
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
@@ -129,6 +133,14 @@ def _settings(rules: QueueRules) -> dict[str, object]:
         count, period, burst = rules.rate
         settings["rate"] = f"{count}/{period // 1000}s+{burst}"
     return settings
+
+
+async def _ended(app: App) -> int:
+    """How many jobs have ended, as far as is known."""
+    try:
+        return sum(one.jobs for one in await app.count() if one.state in FINAL)
+    except EngineUnavailable:
+        return 0
 
 
 async def _until_quiet(app: App, crew: Crew, patience: float) -> None:
