@@ -10,6 +10,7 @@ from headrace.cli.dead import dead
 from headrace.cli.doctor import doctor
 from headrace.cli.jobs import job
 from headrace.cli.keys import key
+from headrace.cli.nats import nats
 from headrace.cli.observing import events, workers
 from headrace.cli.queues import queue
 from headrace.cli.worker import worker
@@ -19,7 +20,7 @@ __all__ = ["headrace", "job_actions", "job_view"]
 headrace = Root(
     "headrace",
     help="Durable background jobs: run workers, look at jobs and queues, mend what failed.",
-    commands=[worker, job, queue, dead, key, workers, events, doctor],
+    commands=[worker, job, queue, dead, key, workers, events, doctor, nats],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 

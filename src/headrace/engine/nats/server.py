@@ -36,6 +36,7 @@ authorization {{ token: "{token}" }}
 log_file: "{folder}/server.log"
 log_size_limit: {log_size}
 log_max_num: 2
+max_payload: 8MB
 jetstream {{
   store_dir: "{folder}"
   sync_interval: {sync}

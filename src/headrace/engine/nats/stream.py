@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from msgspec import Struct
@@ -9,8 +10,10 @@ from msgspec import Struct
 from headrace.core.errors import EngineError, EngineUnavailable
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout
-from headrace.engine.nats.wire.errors import ApiError
+from headrace.engine.nats.wire.errors import ApiError, PermissionDenied
 from headrace.engine.nats.wire.jetstream import JetStream
+
+log = logging.getLogger("headrace.nats")
 
 OLDEST = (2, 12)
 """The oldest server that has atomic batches and message schedules."""
@@ -70,10 +73,7 @@ async def ensure(
         if found is None:
             found = await _create(js, layout, replicas or _replicas(server))
         elif differs(layout, found["config"], replicas):
-            changed = found["config"] | wanted(
-                layout, replicas or int(found["config"]["num_replicas"])
-            )
-            found = await js.api(f"STREAM.UPDATE.{layout.stream}", changed)
+            found = await _reconcile(js, layout, found, replicas)
     return StreamState(
         found["created"], found["config"]["num_replicas"], found["state"]["last_seq"]
     )
@@ -89,6 +89,18 @@ async def info(js: JetStream, layout: Layout) -> dict[str, Any] | None:
         raise
 
 
+async def _reconcile(
+    js: JetStream, layout: Layout, found: dict[str, Any], replicas: int | None
+) -> dict[str, Any]:
+    """Brings a stream into shape, for whoever may; others use it as it is."""
+    changed = found["config"] | wanted(layout, replicas or int(found["config"]["num_replicas"]))
+    try:
+        return await js.api(f"STREAM.UPDATE.{layout.stream}", changed)
+    except PermissionDenied as error:
+        log.warning("the stream %s is not as it should be, and %s", layout.stream, error)
+        return found
+
+
 def differs(layout: Layout, have: dict[str, Any], replicas: int | None) -> bool:
     """Whether a stream is not as it should be. The server leaves out what is off, and adds what
     was left to it."""
@@ -99,6 +111,11 @@ def differs(layout: Layout, have: dict[str, Any], replicas: int | None) -> bool:
 async def _create(js: JetStream, layout: Layout, replicas: int) -> dict[str, Any]:
     try:
         return await js.api(f"STREAM.CREATE.{layout.stream}", wanted(layout, replicas))
+    except PermissionDenied:
+        raise EngineError(
+            f"there is no stream {layout.stream}, and this user may not make it; open it once as"
+            " one who may: see `headrace nats permissions --role admin`"
+        ) from None
     except ApiError as error:
         found = await info(js, layout) if error.err_code == _EXISTS else None
         if found is None:
