@@ -113,6 +113,10 @@ class Batch:
         for timer, owner in zip(transaction.timers, transaction.timed, strict=True):
             if owner in self.operations:
                 self._add_timer(timer)
+        for (service, hash, note), owner in zip(transaction.notes, transaction.noted, strict=True):
+            if owner in self.operations:
+                subject = self._layout.note(service, hash, note.priority, note.job_id)
+                self._store(subject, b"", None)
         if self.messages:
             self._guard_the_rest()
 

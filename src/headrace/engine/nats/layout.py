@@ -106,6 +106,10 @@ class Layout:
     def key(self, service: str, hash: str) -> bytes:
         return f"{self.namespace}.rec.key.{service}.{hash}".encode()
 
+    def note(self, service: str, hash: str, priority: int | str, job_id: str) -> bytes:
+        """A job of a key that has too many for its record."""
+        return f"{self.namespace}.rec.note.{service}.{hash}.{priority}.{job_id}".encode()
+
     def dedup(self, service: str, key: str) -> bytes:
         return f"{self.namespace}.rec.dedup.{service}.{digest(key)}".encode()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,10 @@ from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import Letter
 from headrace.engine.nats.transaction import (
+    MEMBERS,
     Domain,
     KeyRecord,
+    Note,
     Part,
     Tally,
     Transaction,
@@ -34,6 +36,8 @@ AT_ONCE = 120
 
 FAMILY = 2000
 """With a job come those that depend on it, at most so many at a time."""
+
+PRIORITIES = range(10)
 
 _HOLDER = msgspec.json.Decoder(Holder | None)
 _KEY = msgspec.json.Decoder(KeyRecord)
@@ -84,6 +88,25 @@ class Loader:
         for subject, part in by_subject.items():
             one = stored.get(subject)
             transaction.know(part, _record(part, one), one.seq if one else 0)
+
+    async def notes(self, service: str, hash: str, taken: Mapping[int, int]) -> list[Note]:
+        """The first jobs of a key that are not in its record, the best priority first."""
+        stream, found = self._layout.stream, list[Note]()
+        for priority in PRIORITIES:
+            filter = self._layout.note(service, hash, priority, "*")
+            page = await self._js.read(stream, taken.get(priority, 0), filter, MEMBERS // 2)
+            found += [
+                Note(one.seq, priority, one.subject.rsplit(b".", 1)[1].decode()) for one in page
+            ]
+            if len(found) >= MEMBERS // 2:
+                break
+        return found
+
+    async def drop_notes(self, service: str, hash: str, taken: Mapping[int, int]) -> None:
+        """Those that were read are of no more use."""
+        for priority, seq in taken.items():
+            filter = self._layout.note(service, hash, priority, "*")
+            await self._js.purge(self._layout.stream, filter, upto_seq=seq + 1)
 
     async def domains(self, ids: Sequence[str]) -> dict[str, Domain]:
         """Jobs with what is kept under their prefixes."""

@@ -24,7 +24,15 @@ from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
-from headrace.engine.nats.transaction import Known, Missing, Part, Tally, Transaction, replace
+from headrace.engine.nats.transaction import (
+    KeyRecord,
+    Known,
+    Missing,
+    Part,
+    Tally,
+    Transaction,
+    replace,
+)
 from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
@@ -41,7 +49,7 @@ WAITING_KNOWN = 300
 LINES = "lines"
 """The topic of queues that got a new line."""
 
-CENSUS_KINDS = frozenset({"settings", "census", "waiting"})
+CENSUS_KINDS = frozenset({"settings", "census", "waiting", "notes"})
 
 
 class _Beat(msgspec.Struct):
@@ -286,12 +294,20 @@ class Session:
         settings = [Place(part.of, part.name) for part in parts if part.kind == "settings"]
         if settings:
             await self._read_settings(settings)
-        stored = [part for part in parts if part.kind not in CENSUS_KINDS]
-        stored += [Part("tally", p.name, p.of) for p in parts if p.kind == "census"]
-        await self.loader.load(transaction, dict.fromkeys(stored))
+        parts_stored = [part for part in parts if part.kind not in CENSUS_KINDS]
+        parts_stored += [Part("tally", p.name, p.of) for p in parts if p.kind == "census"]
+        await self.loader.load(transaction, dict.fromkeys(parts_stored))
         for part in parts:
             if part.kind == "census":
                 await self._take_census(transaction, part)
+            elif part.kind == "notes":
+                service = part.of.split(" ")[0]
+                record: KeyRecord = transaction.known[Part("key", part.name, service)].value
+                record = transaction.values.get(Part("key", part.name, service), record)
+                notes = await self.loader.notes(service, part.name, record.taken)
+                transaction.know(part, notes, -1)
+                stored: KeyRecord = transaction.known[Part("key", part.name, service)].value
+                await self.loader.drop_notes(service, part.name, stored.taken)
             elif part.kind == "waiting":
                 await self.catch_up()
                 waiting = self.projection.waiting(part.of, part.name, WAITING_KNOWN)

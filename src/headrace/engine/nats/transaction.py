@@ -27,6 +27,10 @@ from headrace.engine.records import Edge, Happening, KeyRow
 replace = msgspec.structs.replace
 
 
+MEMBERS = 256
+"""The most jobs of a key in its record."""
+
+
 class Missing(Exception):
     """The transaction needs these parts first."""
 
@@ -77,10 +81,28 @@ class Member(Struct, frozen=True, gc=False, array_like=True, omit_defaults=True)
 
 
 class KeyRecord(Struct, frozen=True, omit_defaults=True):
-    """A concurrency key: what is counted of it, and its living jobs."""
+    """A concurrency key: what is counted of it, and its living jobs.
+
+    A record is written with every change, so it must not grow: beyond some hundred jobs those
+    that wait longest are noted one by one, and read again when there is room.
+    """
 
     row: KeyRow = KeyRow()
     members: dict[str, Member] = {}
+    beyond: int = 0
+    """How many more living jobs there are."""
+    taken: dict[int, int] = {}
+    """Up to where the notes of each priority were read."""
+    horizon: tuple[int, int] | None = None
+    """The place from which on jobs are noted."""
+
+
+class Note(NamedTuple):
+    """A job of a key that is not in the key's record."""
+
+    seq: int
+    priority: int
+    job_id: str
 
 
 class Tally(Struct, frozen=True, omit_defaults=True):
@@ -138,6 +160,8 @@ class Transaction:
         self.owner: list[int] = []
         """Which operation made each draft."""
         self.timed: list[int] = []
+        self.notes: list[tuple[str, str, Note]] = []
+        self.noted: list[int] = []
         self._newest: dict[str, int] = {}
         self._aside: dict[str, tuple[TryError | None, bool]] = {}
         self._undo: list[Callable[[], None]] = []
@@ -250,7 +274,7 @@ class Transaction:
             self.drafts[place] = replace(before, job=new, told=told)
             self._undo.append(lambda: self.drafts.__setitem__(place, before))
         self._set(part, replace(domain, job=new, told=told))
-        self._place_in_key(new)
+        self._place_in_key(domain.job, new)
         self._count(domain.job, new)
         self._set_timers(domain.job, new)
 
@@ -402,32 +426,89 @@ class Transaction:
     def set_key(self, service: str, hash: str, row: KeyRow) -> None:
         self._set(Part("key", hash, service), replace(self._key(service, hash), row=row))
 
-    def _place_in_key(self, job: Job) -> None:
+    def _place_in_key(self, old: Job | None, job: Job) -> None:
         if job.key is None:
             return
         if job.state in FINAL:
-            self._leave_key(job)
+            if old is not None and old.state not in FINAL:
+                self._leave_key(job)
             return
         record = self._key(job.service, job.key.hash)
-        member = Member(
-            job.queue,
-            job.priority,
-            job.run_at,
-            job.seq,
-            job.stage,
-            job.state is State.ACTIVE,
-            job.spec.lifo,
-        )
-        if record.members.get(job.id) != member:
-            members = record.members | {job.id: member}
-            self._set(Part("key", job.key.hash, job.service), replace(record, members=members))
+        member = _member(job)
+        if record.members.get(job.id) == member:
+            return
+        noted = old is not None and old.state not in FINAL and job.id not in record.members
+        members = record.members | {job.id: member}
+        record = replace(record, members=members, beyond=record.beyond - noted)
+        self._set_key_record(job.service, job.key.hash, record)
 
     def _leave_key(self, job: Job) -> None:
         assert job.key
         record = self._key(job.service, job.key.hash)
         if job.id in record.members:
             members = {id: m for id, m in record.members.items() if id != job.id}
-            self._set(Part("key", job.key.hash, job.service), replace(record, members=members))
+            record = replace(record, members=members)
+        else:
+            record = replace(record, beyond=record.beyond - 1)
+        self._set_key_record(job.service, job.key.hash, record)
+
+    def _set_key_record(self, service: str, hash: str, record: KeyRecord) -> None:
+        """Keeps the record small."""
+        waiting = sorted(
+            (member.place, id)
+            for id, member in record.members.items()
+            if not member.active and member.stage is not Stage.READY
+        )
+        horizon = record.horizon if record.beyond > 0 else None
+        if len(record.members) > MEMBERS and len(waiting) > MEMBERS // 2:
+            place = waiting[MEMBERS // 2][0]
+            horizon = min(horizon, place) if horizon else place
+        spilled = {id for place, id in waiting if horizon and place >= horizon}
+        for _, id in waiting:
+            if id in spilled:
+                self._note(Note(0, record.members[id].priority, id), service, hash)
+        members = {id: m for id, m in record.members.items() if id not in spilled}
+        beyond = record.beyond + len(spilled)
+        record = replace(record, members=members, beyond=beyond, horizon=horizon)
+        self._set(Part("key", hash, service), record)
+
+    def _note(self, note: Note, service: str, hash: str) -> None:
+        self.notes.append((service, hash, note))
+        self.noted.append(len(self.touched) - 1)
+
+        def undo() -> None:
+            self.notes.pop()
+            self.noted.pop()
+
+        self._undo.append(undo)
+
+    def _take_notes(self, service: str, hash: str) -> KeyRecord:
+        """Reads on in the notes where no parked job is left in the record."""
+        while True:
+            record = self._key(service, hash)
+            if record.beyond <= 0 or any(m.stage is Stage.PARKED for m in record.members.values()):
+                return record
+            known = Part("notes", hash, f"{service} {sum(record.taken.values())}")
+            notes = cast(Sequence[Note], self._get(known))
+            if not notes:
+                return record
+            missing = [job_part(n.job_id) for n in notes if not self._has(job_part(n.job_id))]
+            if missing:
+                raise Missing(*missing)
+            members, taken = dict(record.members), dict(record.taken)
+            beyond = record.beyond
+            for note in notes:
+                taken[note.priority] = max(note.seq, taken.get(note.priority, 0))
+                job = self.job(note.job_id)
+                fits = job and job.key and job.key.hash == hash and job.state not in FINAL
+                if job and fits and job.priority == note.priority and job.id not in members:
+                    members[job.id] = _member(job)
+                    beyond -= 1
+            read = [members[note.job_id].place for note in notes if note.job_id in members]
+            horizon = max(read) if read and beyond > 0 else None
+            horizon = (horizon[0], horizon[1] + 1) if horizon else record.horizon
+            record = replace(record, members=members, taken=taken, beyond=beyond, horizon=horizon)
+            self._set(Part("key", hash, service), record)
 
     def ready_ahead(self, job: Job) -> int:
         assert job.key
@@ -440,7 +521,7 @@ class Transaction:
         )
 
     def parked(self, service: str, hash: str) -> list[Job]:
-        members = self._key(service, hash).members
+        members = self._take_notes(service, hash).members
         heads: dict[str, str] = {}
         for id, member in sorted(members.items(), key=lambda item: item[1].place):
             if member.stage is Stage.PARKED:
@@ -491,3 +572,15 @@ class Transaction:
             child = self._domain(edge.child_id)
         parents = child.parents | {edge.parent_id: edge}
         self._set(job_part(edge.child_id), replace(child, parents=parents))
+
+
+def _member(job: Job) -> Member:
+    return Member(
+        job.queue,
+        job.priority,
+        job.run_at,
+        job.seq,
+        job.stage,
+        job.state is State.ACTIVE,
+        job.spec.lifo,
+    )

@@ -1,0 +1,57 @@
+"""The state machine on NATS: on one server, and on a cluster of three."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from headrace.engine.nats import NatsEngine
+from headrace.testing.machine import engine_machine
+from headrace.testing.nats import NatsCluster, NatsServer
+
+CONFIG = "max_payload: 8MB\n"
+SHORT = settings(
+    max_examples=12,
+    stateful_step_count=40,
+    deadline=None,
+    phases=(Phase.reuse, Phase.generate, Phase.shrink),
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+LONG = settings(
+    SHORT, max_examples=int(os.environ.get("HEADRACE_LAB_RUNS", "300")), stateful_step_count=60
+)
+
+
+@pytest.fixture(params=["server", "cluster"])
+def make_engine(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[], NatsEngine]]:
+    numbers = count(1)
+    servers = NatsServer(config=CONFIG) if request.param == "server" else NatsCluster(config=CONFIG)
+    with servers:
+
+        def make() -> NatsEngine:
+            number = next(numbers)
+            return NatsEngine(
+                f"{servers.url}?namespace=m{number}&projection={tmp_path}/{number}.db"
+            )
+
+        yield make
+
+
+@pytest.mark.timeout(600)  # shrinking a failure takes its time
+def test_nats_does_what_the_reference_does(make_engine: Callable[[], NatsEngine]) -> None:
+    run_state_machine_as_test(engine_machine(make_engine), settings=SHORT)
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(3600)
+def test_nats_does_what_the_reference_does_for_long(make_engine: Callable[[], NatsEngine]) -> None:
+    run_state_machine_as_test(engine_machine(make_engine), settings=LONG)
