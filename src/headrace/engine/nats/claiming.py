@@ -16,7 +16,7 @@ from headrace.engine.nats import message, plain
 from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout
-from headrace.engine.nats.lines import Line, Place, Ticket
+from headrace.engine.nats.lines import Line, Place, Ticket, line_named
 from headrace.engine.nats.transaction import (
     Domain,
     Missing,
@@ -90,12 +90,12 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
     return replace(claimed, jobs=tuple(jobs))
 
 
-class _Stale(Exception):
-    """Some tickets are out of date, and what they hide may come first."""
+class _Narrow(Exception):
+    """Some of the first jobs cannot start, and what is behind them may come before others."""
 
-    def __init__(self, tickets: Sequence[Ticket]) -> None:
-        super().__init__(len(tickets))
-        self.replies = {ticket.reply for ticket in tickets}
+    def __init__(self, stale: Iterable[Ticket]) -> None:
+        super().__init__()
+        self.stale = {ticket.reply for ticket in stale}
 
 
 async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, bool]:
@@ -103,14 +103,13 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     places = {Place(request.service, share.queue): None for share in request.shares}
     lines: dict[Line, list[Ticket]] = {}
     delayed: list[str] = []
-    more = False
+    more: dict[Line, set[str]] = {}
     real = punctual(request.now)
     for place in places:
         line = home.line(place)
         paused = await home.paused(place)
         if request.limit:
-            tickets, some = await line.gather(want, paused)
-            more = more or some
+            tickets, more[line] = await line.gather(want, paused)
             lines[line] = _sorted_out(home, line, tickets, paused)
         if not real:
             delayed += await _delayed(home, place)
@@ -140,8 +139,9 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
             raise Missing(*needed)
         if home.repeats > repeats and (own := _own(transaction, tried)):
             return Claimed(own)
-        if more and (stale := [t for t in all_tickets if _is_stale(t, transaction)]):
-            raise _Stale(stale)
+        for line, names in more.items():
+            if want < MOST:
+                _look_behind(transaction, request, lines[line], names)
         claimed = ledger.claim(request)
         tried.update((job.id, job) for job in claimed.jobs)
         if real:
@@ -151,10 +151,10 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     parts: list[Part] = [*wanted, *map(job_part, delayed)]
     try:
         claimed = await home.committer.ask(work, parts, request.now, know)
-    except _Stale as stale:
+    except _Narrow as narrow:
         for line, tickets in lines.items():
-            line.give_up(ticket for ticket in tickets if ticket.reply in stale.replies)
-            line.hand_on(ticket for ticket in tickets if ticket.reply not in stale.replies)
+            line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)
+            line.hand_on(ticket for ticket in tickets if ticket.reply not in narrow.stale)
         return Claimed(()), True
     except BaseException:
         for line, tickets in lines.items():
@@ -164,7 +164,7 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
         _settle(line, tickets, seen[0], claimed.jobs, request.now)
         for line, tickets in lines.items()
     )
-    return claimed, more and useless > 0
+    return claimed, any(more.values()) and useless > 0
 
 
 async def _start_plain(
@@ -215,6 +215,29 @@ def _own(transaction: Transaction, tried: dict[str, Job]) -> tuple[Job, ...]:
     return tuple(job for job, started in found if job and plain.same_start(job, started))
 
 
+def _look_behind(
+    transaction: Transaction, request: ClaimRequest, tickets: Sequence[Ticket], full: set[str]
+) -> None:
+    """Raises where a line may have jobs that come before those of others, behind some that cannot
+    start."""
+    for name in full:
+        own = [ticket for ticket in tickets if line_named(ticket) == name]
+        able = sum(_can_start(ticket, transaction, request.now) for ticket in own)
+        if able < request.limit:
+            raise _Narrow(ticket for ticket in own if _is_stale(ticket, transaction))
+
+
+def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
+    job = _job(ticket, transaction)
+    if job is None or _is_stale(ticket, transaction):
+        return False
+    if job.expires_at is not None and job.expires_at <= now:
+        return False
+    return job.key is None or (
+        transaction.key(job.service, job.key.hash).active < job.key.max_active
+    )
+
+
 def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:
     """Whether a job's ticket tells nothing of how it stands now."""
     kind, job_id = ticket.what
@@ -223,6 +246,11 @@ def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:
     domain: Domain = transaction.known[job_part(job_id)].value
     job = domain.job
     return job is None or job.stage is not Stage.READY or domain.newest != ticket.seq
+
+
+def _job(ticket: Ticket, transaction: Transaction) -> Job | None:
+    domain: Domain = transaction.known[job_part(ticket.what[1])].value
+    return domain.job
 
 
 def _watch_leases(transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]) -> None:

@@ -16,6 +16,7 @@ from headrace.core.states import State
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import claiming, documents, plain, upkeep
 from headrace.engine.nats.bells import RopeBell, Ropes
+from headrace.engine.nats.checkup import checkup
 from headrace.engine.nats.commit import Fault, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.location import Location, locate
@@ -264,7 +265,7 @@ class NatsEngine:
 
     async def checkup(self, now: int) -> Checkup:
         """Looks at the server and the stream, for `headrace doctor`."""
-        return await upkeep.checkup(await self._session(), now)
+        return await checkup(await self._session(), self._home.location, now)
 
 
 def _inserting(

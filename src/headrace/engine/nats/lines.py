@@ -199,9 +199,9 @@ class Line:
             self._read_at = now
         return self._names
 
-    async def gather(self, want: int, paused: bool) -> tuple[list[Ticket], bool]:
-        """Tickets enough to find the first `want` jobs among them, and whether there are more.
-        They are the caller's now."""
+    async def gather(self, want: int, paused: bool) -> tuple[list[Ticket], set[str]]:
+        """The first tickets of every line, which are the caller's now, and the lines that have
+        more."""
         async with self._lock:
             names = await self.names()
             if paused:
@@ -209,14 +209,14 @@ class Line:
             drawn = await asyncio.gather(
                 *(self._draw(name, want) for name in names), return_exceptions=True
             )
-            more = False
+            more: set[str] = set()
             trouble: list[BaseException] = []
-            for answer in drawn:
+            for name, answer in zip(names, drawn, strict=True):
                 if isinstance(answer, BaseException):
                     trouble.append(answer)
                 else:
                     tickets, full = answer
-                    more = more or full
+                    more |= {name} if full else set()
                     self.kept.update((ticket.reply, ticket) for ticket in tickets)
             if trouble:
                 raise trouble[0]
@@ -226,7 +226,7 @@ class Line:
 
     async def _draw(self, name: str, want: int) -> tuple[list[Ticket], bool]:
         """What is there, and whether there may be more."""
-        held = sum(_line_of(ticket) == name for ticket in self.kept.values())
+        held = sum(line_named(ticket) == name for ticket in self.kept.values())
         wanted = (max(want, WINDOW) if name in (EARLY, DUE) else want) - held
         if wanted <= 0:
             return [], True
@@ -282,7 +282,7 @@ class Line:
         for ticket in tickets:
             nak(self._home.connection, ticket.reply, delay)
             if not delay:
-                self._back[_line_of(ticket)] = asyncio.get_running_loop().time() + LAG
+                self._back[line_named(ticket)] = asyncio.get_running_loop().time() + LAG
 
     def hand_on(self, tickets: Iterable[Ticket]) -> None:
         """Nobody needs them now. The next claim here may; after a moment others may too."""
@@ -372,7 +372,7 @@ def _unanswered(consumer: str, status: int) -> EngineUnavailable:
     return EngineUnavailable(f"claiming jobs: the consumer {consumer} does not answer ({status})")
 
 
-def _line_of(ticket: Ticket) -> str:
+def line_named(ticket: Ticket) -> str:
     if ticket.is_due:
         return DUE
     tokens = ticket.subject.split(b".")

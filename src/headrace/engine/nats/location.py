@@ -14,7 +14,7 @@ from headrace.engine.nats.layout import DEFAULT_NAMESPACE, Layout
 from headrace.engine.nats.wire.options import Options, redacted
 
 EMBEDDED = "nats+embedded:"
-KNOWN = ("namespace", "replicas", "projection", "sync")
+KNOWN = ("namespace", "replicas", "projection", "monitor", "sync")
 
 
 class Location(Struct, frozen=True):
@@ -27,6 +27,8 @@ class Location(Struct, frozen=True):
     sync: str = "always"
     replicas: int | None = None
     projection: str | None = None
+    monitor: int | None = None
+    """The port of the server's monitoring; only the doctor looks there."""
 
 
 def locate(url: str) -> Location:
@@ -56,6 +58,7 @@ def locate(url: str) -> Location:
         extra.get("sync", "always"),
         _replicas(extra.get("replicas")),
         _projection(extra.get("projection"), shown, layout),
+        _monitor(extra.get("monitor")),
     )
 
 
@@ -64,6 +67,14 @@ def _replicas(text: str | None) -> int | None:
         return None
     if text not in ("1", "3", "5"):
         raise InvalidValue("url", f"replicas={text}: JetStream keeps 1, 3 or 5")
+    return int(text)
+
+
+def _monitor(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InvalidValue("url", f"monitor={text}: the port of the server's monitoring, as 8222")
     return int(text)
 
 

@@ -1,10 +1,9 @@
-"""What workers do on their rounds: leases that ran out, retention, and looking after the store."""
+"""What workers do on their rounds: leases that ran out, and retention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -12,14 +11,14 @@ from headrace.core.admission import Holder
 from headrace.core.model import Filter, Job, Page
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.ledger import Ledger
-from headrace.engine.nats import documents, stream
+from headrace.engine.nats import documents
 from headrace.engine.nats.batch import block, guard_lines
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import Transaction, job_part
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.stored import Stored
-from headrace.engine.protocol import Check, Checkup, Health, Prune
+from headrace.engine.protocol import Prune
 
 MOST = 400
 """So many jobs are deleted in one step."""
@@ -188,25 +187,3 @@ async def _reclaim(session: Session) -> None:
         with translated("pruning"):
             await session.js.purge(session.layout.stream, session.layout.domain(job_id))
     session.projection.forget([one[0] for one in gone])
-
-
-# Looking after the store
-
-
-async def checkup(session: Session, now: int) -> Checkup:
-    """What `headrace doctor` says of the server and the stream."""
-    await session.catch_up()
-    with translated("looking at the stream"):
-        found = await stream.info(session.js, session.layout)
-    assert found
-    state: dict[str, Any] = found["state"]
-    replicas = found["config"]["num_replicas"]
-    checks = [
-        Check(
-            "stream",
-            Health.OK,
-            f"{session.layout.stream}: {state['messages']:,} messages,"
-            f" {state['bytes'] / 1e6:,.1f} MB, {replicas} replica{'s' * (replicas > 1)}",
-        )
-    ]
-    return Checkup(tuple(checks), tuple(session.projection.oldest_due(now)))
