@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.testing.lab.notes import Left, Notes
 
 LEAVE_WITHIN = 20.0
 """Seconds within which a process that is asked to leave is gone."""
-
-YOUNG = 5.0
-"""Seconds within which a process may not have come to where it listens to signals."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +30,6 @@ class Member:
     leaving: bool = False
     absent: bool = False
     """Killed, and whoever did it sees to its return."""
-    born: float = field(default_factory=time.monotonic)
 
     @property
     def name(self) -> str:
@@ -85,7 +81,6 @@ class Crew:
         """Starts the next incarnation of a member that is gone."""
         member.incarnation += 1
         member.frozen, member.leaving, member.absent = 0, False, False
-        member.born = time.monotonic()
         member.process = self._spawn(member.role, member.index, member.incarnation)
 
     def freeze(self, member: Member) -> None:
@@ -118,9 +113,15 @@ class Crew:
     def _bury(self, member: Member) -> None:
         code = member.process.wait()
         expected = member.leaving and code in (0, -signal.SIGKILL)
-        if code == -signal.SIGTERM and member.leaving:  # it was not yet there to hear it
-            expected = time.monotonic() - member.born < YOUNG
+        if code == -signal.SIGTERM and member.leaving:
+            expected = not self._began(member)  # it was not yet there to hear it
         self._notes.write(Left(victim=member.process.pid, code=code, killed=expected))
+
+    def _began(self, member: Member) -> bool:
+        """Whether the process has come so far as to write its first note."""
+        name = f"{member.name}-{member.incarnation}.jsonl"
+        path = self._folder / "notes" / name
+        return path.exists() and path.stat().st_size > 0
 
     def leave(self, role: str) -> None:
         """Asks all members of a role to leave, and waits until they have."""
