@@ -155,8 +155,8 @@ class NatsEngine:
         def ask(group: Sequence[NewJob]) -> Coroutine[Any, Any, tuple[Verdict, ...]]:
             return session.committer.ask(_inserting(group, now), _wanted(group), now)
 
-        if all(len(group) == 1 and plain.addable(session, group[0], now) for group in groups):
-            return await plain.insert(session, groups, now, ask)
+        if (settings := plain.addable(session, groups, now)) is not None:
+            return await plain.insert(session, groups, settings, ask)
         return await asyncio.gather(*map(ask, groups))
 
     async def claim(self, request: ClaimRequest) -> Claimed:

@@ -362,6 +362,90 @@ def written(
     )
 
 
+def created(job: Job) -> bytes:
+    """The message of a new job that is stored on its own."""
+    spec = job.spec
+    return _plainly(
+        job,
+        None,
+        Private(
+            run_at=job.run_at,
+            priority=job.priority,
+            stage=job.stage,
+            spec=None if _told_by(job, job.updated_at) else replace(spec, payload=_NULL),
+        ),
+        payload=spec.payload,
+    )
+
+
+def started(job: Job, previous: State) -> bytes:
+    """The message of a plain job's start, whose sequence is its token."""
+    return _plainly(
+        job,
+        previous,
+        Private(
+            seq=job.seq,
+            token=_OWN,
+            run_at=job.run_at,
+            priority=job.priority,
+            worker=job.worker,
+            lease_until=job.lease_until,
+            started_at=job.started_at,
+        ),
+    )
+
+
+def completed(job: Job, worker: str | None) -> bytes:
+    """The message of a plain job's completion by a worker."""
+    return _plainly(
+        job,
+        State.ACTIVE,
+        Private(
+            seq=job.seq,
+            token=job.token,
+            run_at=job.run_at,
+            priority=job.priority,
+            started_at=job.started_at,
+            finished_at=job.finished_at,
+            has_result=job.result is not None,
+            by=worker,
+        ),
+        result=job.result or _NULL,
+    )
+
+
+def _plainly(
+    job: Job,
+    previous: State | None,
+    private: Private,
+    payload: msgspec.Raw | UnsetType = UNSET,
+    result: msgspec.Raw | UnsetType = UNSET,
+) -> bytes:
+    """What `written` would write, where most of a job is as it was made."""
+    spec = job.spec
+    context = spec.context
+    return _encode(
+        Wire(
+            job_id=spec.id,
+            context=WireContext(
+                context.request_id, context.trace_id, context.traceparent, context.tracestate
+            ),
+            service=spec.service,
+            queue=job.queue,
+            job_type=job.type,
+            event_type=job.event,
+            state=job.state,
+            previous_state=previous,
+            tries=job.tries,
+            max_tries=job.max_tries,
+            payload=payload,
+            result=result,
+            timestamp=stamp(job.updated_at),
+            headrace=private,
+        )
+    )
+
+
 def _private(
     job: Job,
     place: int,

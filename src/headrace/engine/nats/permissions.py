@@ -107,6 +107,7 @@ def _producer(layout: Layout, service: str) -> _Subjects:
         f"{space}.jobs.{service}.>",
         f"{space}.timer.{service}.>",
         f"{space}.rec.key.{service}.*",
+        f"{space}.rec.note.{service}.>",
         f"{space}.rec.dedup.{service}.*",
         f"{space}.rec.tally.{service}.*",
         f"{space}.rec.lines.{service}.*",

@@ -20,10 +20,9 @@ from headrace.core.admission import Outcome, Verdict
 from headrace.core.change import Answer, Applied, Change, choose, written
 from headrace.core.claims import ClaimRequest
 from headrace.core.errors import HeadraceError
-from headrace.core.event import Event
-from headrace.core.model import Job, NewJob, Stage
+from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
-from headrace.core.states import CLAIMABLE, FINAL, EventType, State
+from headrace.core.states import FINAL, EventType, State
 from headrace.engine.nats import message
 from headrace.engine.nats.batch import block, moment
 from headrace.engine.nats.commit import Fault
@@ -77,40 +76,48 @@ def simple(settings: QueueSettings | None) -> bool:
 # Adding
 
 
-def addable(home: Home, new: NewJob, now: int) -> QueueSettings | None:
-    """The settings of the queue where the job can be stored on its own."""
-    settings = home.known_settings(new.service, new.queue)
-    if (
-        settings is None
-        or not simple(settings)
-        or not admission.plain(new, settings)
-        or new.run_at > now
-        or new.run_at < new.created_at
-        or new.deadline is not None
-        or new.ttl is not None
-        or settings.max_age is not None
-        or new.lifo
-    ):
+def addable(home: Home, groups: Sequence[Sequence[NewJob]], now: int) -> list[QueueSettings] | None:
+    """The settings of their queues where all jobs can be stored on their own."""
+    places: dict[tuple[str, str, int | None], QueueSettings | None] = {}
+    found: list[QueueSettings] = []
+    for group in groups:
+        if len(group) != 1:
+            return None
+        new = group[0]
+        place = (new.service, new.queue, new.priority)
+        if place not in places:
+            places[place] = _open_to_all(home, *place)
+        settings = places[place]
+        if (
+            settings is None
+            or new.key is not None
+            or new.dedup is not None
+            or new.depends_on
+            or not new.created_at <= new.run_at <= now
+            or new.deadline is not None
+            or new.ttl is not None
+            or new.lifo
+        ):
+            return None
+        found.append(settings)
+    return found
+
+
+def _open_to_all(
+    home: Home, service: str, queue: str, priority: int | None
+) -> QueueSettings | None:
+    """The settings of a queue that takes every job, where they are known."""
+    settings = home.known_settings(service, queue)
+    if settings is None or not simple(settings) or settings.draining or settings.max_age:
         return None
-    priority = 5 if new.priority is None else new.priority
-    return settings if home.has_line(Place(new.service, new.queue), str(priority)) else None
+    line = str(DEFAULT_PRIORITY if priority is None else priority)
+    return settings if home.has_line(Place(service, queue), line) else None
 
 
 def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, Sent]:
     """Sends a new job; it is stored if its id is free."""
     job = admission.created(new, settings, PROVISIONAL, stage=Stage.READY)
-    event = Event(
-        at=job.updated_at,
-        job_id=new.id,
-        service=new.service,
-        queue=new.queue,
-        type=new.type,
-        event=EventType.CREATED,
-        state=State.PENDING,
-        max_tries=job.max_tries,
-        context=new.context,
-    )
-    body = message.written(0, job, event=event)
+    body = message.created(job)
     layout = home.layout
     headers = b"NATS/1.0\r\n%b0%b\r\n\r\n" % (_GUARD, _SUBJECT + layout.domain(new.id))
     return job, send(home, Pending(layout.happening(job, "created"), body, headers))
@@ -165,7 +172,14 @@ async def stored(home: Home, sent: Sequence[Sent]) -> tuple[list[Stored], Except
     found: list[Stored] = []
     try:
         for one in sent:
-            found += [await _stored(home, one)]
+            try:
+                seq = await one.answer
+            except WireError as error:
+                found.append(await _sent_again(home, one, error))
+            else:
+                found.append(Stored(seq))
+                if seq > home.highest:
+                    home.highest = seq
     except HeadraceError as error:
         return found, error
     finally:
@@ -187,42 +201,37 @@ def _seen(answer: asyncio.Future[int]) -> None:
         answer.exception()
 
 
-async def _stored(home: Home, sent: Sent) -> Stored:
+async def _sent_again(home: Home, sent: Sent, error: WireError) -> Stored:
+    """What became of a message that was refused, or whose answer is lost."""
+    if isinstance(error, ApiError) and error.err_code in CONFLICTS:
+        return Stored(None)
     try:
-        seq, again = await sent.answer, False
-    except WireError as error:
-        if isinstance(error, ApiError) and error.err_code in CONFLICTS:
-            return Stored(None)
-        again = True
-        try:
-            with translated("storing jobs"):
-                if not passing(error):
-                    raise
-                seq = await home.js.store_batch([sent.message])
-        except Conflict:
-            return Stored(None, again)
-    if seq > home.highest:
-        home.highest = seq
-    return Stored(seq, again)
+        with translated("storing jobs"):
+            if not passing(error):
+                raise error
+            seq = await home.js.store_batch([sent.message])
+    except Conflict:
+        return Stored(None, again=True)
+    home.highest = max(home.highest, seq)
+    return Stored(seq, again=True)
 
 
 async def insert(
     home: Home,
     groups: Sequence[Sequence[NewJob]],
-    now: int,
+    settings: Sequence[QueueSettings],
     otherwise: Callable[[Sequence[NewJob]], Coroutine[Any, Any, tuple[Verdict, ...]]],
 ) -> list[tuple[Verdict, ...]]:
     """Adds jobs, each on its own; `otherwise` sees to one whose id is taken."""
     jobs: list[Job] = []
     sent: list[Sent] = []
-    for (new,) in groups:
-        settings = addable(home, new, now)
-        assert settings
-        job, one = add(home, new, settings)
+    for (new,), chosen in zip(groups, settings, strict=True):
+        job, one = add(home, new, chosen)
         jobs.append(job)
         sent.append(one)
     verdicts: list[tuple[Verdict, ...]] = []
     topics: set[str] = set()
+    replicated = home.replicated
     answers, trouble = await stored(home, sent)
     if trouble:
         raise trouble
@@ -230,7 +239,8 @@ async def insert(
         if seq is None:
             verdicts.append(await otherwise(group))
             continue
-        home.note_lines([one.message], seq)
+        if replicated:
+            home.note_lines([one.message], seq)
         topics.add(work_topic(job.spec.service, job.queue))
         topics.add(job_topic(job.spec.id))
         job = replace(job, seq=seq, version=seq)
@@ -283,8 +293,7 @@ async def start(
             started_at=request.now,
             expires_at=job.deadline,
         )
-        event = _event(started, job.state, request.worker)
-        body = message.written(0, started, event=event)
+        body = message.started(started, job.state)
         subject = layout.prefix(job.spec) + b"started"
         jobs.append(started)
         sent.append(send(home, Pending(subject, body, guard(home, job, ticket.seq))))
@@ -346,27 +355,6 @@ def _watch(home: Home, request: ClaimRequest, queue: str, ids: Sequence[str]) ->
     return send(home, Pending(subject, msgspec.json.encode(ids), block(headers)))
 
 
-def _event(job: Job, previous: State, worker: str | None) -> Event:
-    spec = job.spec
-    delayed = job.run_at if job.state in CLAIMABLE and job.run_at > job.updated_at else None
-    return Event(
-        at=job.updated_at,
-        job_id=spec.id,
-        service=spec.service,
-        queue=job.queue,
-        type=job.type,
-        event=job.event,
-        state=job.state,
-        previous=previous,
-        tries=job.tries,
-        max_tries=job.max_tries,
-        context=spec.context,
-        worker=worker,
-        deadline=job.deadline,
-        run_at=delayed,
-    )
-
-
 # Ending
 
 
@@ -387,7 +375,7 @@ def endable(home: Home, change: Change) -> tuple[Held, Job] | None:
 def end(home: Home, held: Held, job: Job) -> Sent:
     """Sends how a job ended."""
     layout, before = home.layout, held.job
-    body = message.written(0, job, event=_event(job, before.state, before.worker))
+    body = message.completed(job, before.worker)
     subject = layout.prefix(job.spec) + job.event.encode()
     return send(home, Pending(subject, body, guard(home, job, held.last)))
 
