@@ -45,6 +45,7 @@ class PageRun:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
             "HEADRACE_URL": self._url,
+            "XDG_CACHE_HOME": str(folder / ".cache"),
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             "PYTHONUNBUFFERED": "1",
             "NO_COLOR": "1",

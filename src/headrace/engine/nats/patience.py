@@ -25,8 +25,9 @@ T = TypeVar("T")
 PATIENCE = 10.0
 """Seconds for which a call is repeated. The leader of a stream is replaced within five."""
 
-TRIES = (2.0, 3.0, 5.0)
-"""Seconds that each try may take: what a dead leader was told, nobody will answer."""
+TRIES = (2.0, 1.0, 1.0, 2.0, 4.0)
+"""Seconds that each try may take: what a dead leader was told, nobody will answer. The next ones
+are short to find the new leader soon, the last ones long to bear with a slow one."""
 
 PAUSES = (0.02, 0.05, 0.1, 0.25)
 """Seconds between a try that failed at once and the next."""
