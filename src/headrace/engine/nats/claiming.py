@@ -19,7 +19,6 @@ from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.lines import Line, Place, Ticket, line_named
 from headrace.engine.nats.transaction import (
     Domain,
-    Missing,
     Part,
     Timer,
     Transaction,
@@ -134,13 +133,14 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
 
     def work(ledger: Ledger, transaction: Transaction) -> Claimed:
         seen[:] = [transaction]
-        needed = [part for part in known if part not in transaction.known]
+        needed = known.keys() - transaction.known.keys()
         if needed:
-            raise Missing(*needed)
+            transaction.missing |= needed
+            return Claimed(())
         if home.repeats > repeats and (own := _own(transaction, tried)):
             return Claimed(own)
         for line, names in more.items():
-            if want < MOST:
+            if want < MOST and not transaction.missing:
                 _look_behind(transaction, request, lines[line], names)
         claimed = ledger.claim(request)
         tried.update((job.id, job) for job in claimed.jobs)

@@ -12,7 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.core.errors import EngineUnavailable
 from headrace.core.queue import QueueSettings
@@ -21,7 +21,7 @@ from headrace.engine.nats.batch import Batch, Component, components, settled, un
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
-from headrace.engine.nats.transaction import Missing, Part, Transaction
+from headrace.engine.nats.transaction import Part, Transaction
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Home(Protocol):
 
     @property
     def replicated(self) -> bool: ...
-    def settings(self, service: str, queue: str) -> QueueSettings: ...
+    def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
     async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None: ...
     async def ensure_lines(self, messages: Iterable[Pending]) -> None: ...
     def note_lines(self, messages: Sequence[Pending], last: int) -> None: ...
@@ -82,6 +82,13 @@ class Ask(Generic[T]):
 
 Ran = tuple[Ask[Any], Any, set[str]]
 """An operation that was run: its answer, and whom to wake once it is stored."""
+
+
+class Run(NamedTuple):
+    """What became of the operations of a group."""
+
+    done: list[Ran]
+    failed: list[tuple[Ask[Any], Exception]]
 
 
 class Committer:
@@ -126,18 +133,19 @@ class Committer:
 
     async def _commit(self, group: Sequence[Ask[Any]]) -> None:
         home = self._home
-        transaction = Transaction(home.highest, home.settings)
+        transaction = Transaction(home.highest, home.known_settings)
         for ask in group:
             if ask.know is not None and not ask.attempts:
                 ask.know(transaction)
         await self._load(transaction, [part for ask in group for part in ask.wanted])
-        ran: list[Ran] = []
-        for ask in group:
-            try:
-                ran.append((ask, *await self._execute(ask, transaction)))
-            except Exception as error:
-                _fail([ask], error)
-        await self._store_all(transaction, ran)
+        run = self._run_all(group, transaction)
+        while transaction.missing:
+            await self._load(transaction, list(transaction.missing))
+            transaction.restart()
+            run = self._run_all(group, transaction)
+        for ask, error in run.failed:
+            _fail([ask], error)
+        await self._store_all(transaction, run.done)
 
     def _batch(self, transaction: Transaction, component: Component, ran: Sequence[Ran]) -> Batch:
         real = all(punctual(ran[n][0].now) for n in component.operations)
@@ -149,18 +157,21 @@ class Committer:
             with translated("reading jobs"):
                 await self._home.learn(transaction, parts)
 
-    async def _execute(self, ask: Ask[T], transaction: Transaction) -> tuple[T, set[str]]:
-        while True:
+    @staticmethod
+    def _run_all(group: Sequence[Ask[Any]], transaction: Transaction) -> Run:
+        """Runs operations in order; those that fail leave nothing."""
+        run = Run([], [])
+        for ask in group:
             undo = transaction.begin()
             ledger = Ledger(transaction)
             try:
-                return ask.work(ledger, transaction), ledger.topics
-            except Missing as missing:
+                answer = ask.work(ledger, transaction)
+            except Exception as error:  # it may have worked on what is not known yet
                 undo()
-                await self._load(transaction, missing.parts)
-            except BaseException:
-                undo()
-                raise
+                run.failed.append((ask, error))
+            else:
+                run.done.append((ask, answer, ledger.topics))
+        return run
 
     async def _store_all(self, transaction: Transaction, ran: Sequence[Ran]) -> None:
         parts = components(transaction)

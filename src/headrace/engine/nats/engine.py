@@ -167,20 +167,15 @@ class NatsEngine:
         if not changes:
             return []
 
-        def ask(*some: Change) -> Coroutine[Any, Any, list[Answer]]:
-            for change in some:
-                session.held.pop(change.job.id, None)
-            parts = {part: None for change in some for part in _parts_of(change.job)}
-            now = some[0].cases[0].write.at
-            return session.committer.ask(lambda ledger, _: ledger.apply_all(some), parts, now)
-
-        async def ask_one(change: Change) -> Answer:
-            return (await ask(change))[0]
+        def ask(change: Change) -> Coroutine[Any, Any, Answer]:
+            session.held.pop(change.job.id, None)
+            now = change.cases[0].write.at
+            return session.committer.ask(_applying(change), _parts_of(change.job), now)
 
         ends = [end for change in changes if (end := plain.endable(session, change))]
         if len(ends) == len(changes) == len({change.job.id for change in changes}):
-            return await plain.apply(session, changes, ends, ask_one)
-        return await ask(*changes)
+            return await plain.apply(session, changes, ends, ask)
+        return await asyncio.gather(*map(ask, changes))
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         session = await self._session()
@@ -238,7 +233,7 @@ class NatsEngine:
 
     async def key(self, service: str, hash: str) -> KeyStatus | None:
         session = await self._session()
-        transaction = Transaction(0, session.settings)
+        transaction = Transaction(0, session.known_settings)
         part = Part("key", hash, service)
         with translated("reading a key"):
             await session.loader.load(transaction, [part])
@@ -272,6 +267,10 @@ def _inserting(
     group: Sequence[NewJob], now: int
 ) -> Callable[[Ledger, Transaction], tuple[Verdict, ...]]:
     return lambda ledger, _: ledger.insert(group, now)
+
+
+def _applying(change: Change) -> Callable[[Ledger, Transaction], Answer]:
+    return lambda ledger, _: ledger.apply(change)
 
 
 def _wanted(group: Sequence[NewJob]) -> list[Part]:

@@ -27,7 +27,6 @@ from headrace.engine.nats.projection import Projection
 from headrace.engine.nats.transaction import (
     KeyRecord,
     Known,
-    Missing,
     Part,
     Tally,
     Transaction,
@@ -207,12 +206,6 @@ class Session:
             await self.line(place).ensure(sorted(names | {EARLY, DUE}))
 
     # Queues
-
-    def settings(self, service: str, queue: str) -> QueueSettings:
-        found = self._settings.get(Place(service, queue))
-        if found is None:
-            raise Missing(Part("settings", queue, service))
-        return found
 
     def known_settings(self, service: str, queue: str) -> QueueSettings | None:
         """The settings of a queue, where they are known."""

@@ -1,8 +1,9 @@
 """A transaction: `Records` over what was read from the stream, whose writes become messages.
 
-The ledger runs on it as on any store. What it reads and is not known yet is `Missing`: it is
-fetched, and the operation runs again. What it writes is gathered; nothing is stored until the
-whole of it is, in one atomic batch in which everything that was read is guarded.
+The ledger runs on it as on any store. What it reads and is not known yet is taken for empty, and
+noted as `missing`: it is fetched, and everything runs again. What it writes is gathered; nothing
+is stored until the whole of it is, in one atomic batch in which everything that was read is
+guarded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.core.change import Answer, Change
 from headrace.core.claims import ClaimRequest
 from headrace.core.event import Event
 from headrace.core.model import Job, LogEntry, Stage, TryError
-from headrace.core.queue import QueueSettings
+from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.nats import layout as names
 from headrace.engine.nats.message import PROVISIONAL
@@ -29,14 +30,6 @@ replace = msgspec.structs.replace
 
 MEMBERS = 256
 """The most jobs of a key in its record."""
-
-
-class Missing(Exception):
-    """The transaction needs these parts first."""
-
-    def __init__(self, *parts: Part) -> None:
-        super().__init__(parts)
-        self.parts = parts
 
 
 class Part(NamedTuple):
@@ -113,6 +106,17 @@ class Tally(Struct, frozen=True, omit_defaults=True):
     counting: bool = False
 
 
+_EMPTY: dict[str, Any] = {
+    "job": Domain(),
+    "key": KeyRecord(),
+    "dedup": None,
+    "tally": Tally(),
+    "waiting": [],
+    "notes": [],
+}
+"""What is not known yet."""
+
+
 class Known(Struct, frozen=True):
     """A part as it was read, with the sequence that guards it."""
 
@@ -142,7 +146,7 @@ class Timer(NamedTuple):
     body: bytes = b""
 
 
-Settings = Callable[[str, str], QueueSettings]
+Settings = Callable[[str, str], QueueSettings | None]
 
 
 class Transaction:
@@ -152,6 +156,8 @@ class Transaction:
         self.base = PROVISIONAL + base + 1
         self._settings = settings
         self.known: dict[Part, Known] = {}
+        self.missing: set[Part] = set()
+        """What must be read before anything of this counts."""
         self.values: dict[Part, Any] = {}
         self.drafts: list[Draft] = []
         self.timers: list[Timer] = []
@@ -196,15 +202,36 @@ class Transaction:
         """Tells what was read from the stream."""
         self.known[part] = Known(value, last)
 
+    def restart(self) -> None:
+        """Forgets all operations; what is known stays."""
+        self.values.clear()
+        self._newest.clear()
+        self._aside.clear()
+        self._undo.clear()
+        self.missing.clear()
+        for gathered in (
+            self.drafts,
+            self.owner,
+            self.timers,
+            self.timed,
+            self.notes,
+            self.noted,
+            self.touched,
+            self.wrote,
+        ):
+            gathered.clear()
+
     # Parts
 
     def _get(self, part: Part) -> Any:
         self.touched[-1].add(part)
         if part in self.values:
             return self.values[part]
-        if part not in self.known:
-            raise Missing(part)
-        return self.known[part].value
+        known = self.known.get(part)
+        if known is None:
+            self.missing.add(part)
+            return _EMPTY[part.kind]
+        return known.value
 
     def _set(self, part: Part, value: Any) -> None:
         self.touched[-1].add(part)
@@ -367,16 +394,19 @@ class Transaction:
     # Queues
 
     def settings(self, service: str, queue: str) -> QueueSettings:
-        return self._settings(service, queue)
+        settings = self._settings(service, queue)
+        if settings is None:
+            self.missing.add(Part("settings", queue, service))
+        return settings or DEFAULTS
 
     def _counts(self, service: str, queue: str) -> bool:
-        settings = self._settings(service, queue)
+        settings = self.settings(service, queue)
         return settings.max_active is not None or settings.max_entries is not None
 
     def _tally(self, service: str, queue: str) -> Tally:
         tally = cast(Tally, self._get(Part("tally", queue, service)))
         if not tally.counting and self._counts(service, queue):
-            raise Missing(Part("census", queue, service))
+            self.missing.add(Part("census", queue, service))
         return tally
 
     def counted(self, service: str, queue: str, state: State) -> int:
@@ -454,6 +484,9 @@ class Transaction:
 
     def _set_key_record(self, service: str, hash: str, record: KeyRecord) -> None:
         """Keeps the record small."""
+        if len(record.members) <= MEMBERS and record.beyond <= 0:
+            self._set(Part("key", hash, service), record)
+            return
         waiting = sorted(
             (member.place, id)
             for id, member in record.members.items()
@@ -492,9 +525,6 @@ class Transaction:
             notes = cast(Sequence[Note], self._get(known))
             if not notes:
                 return record
-            missing = [job_part(n.job_id) for n in notes if not self._has(job_part(n.job_id))]
-            if missing:
-                raise Missing(*missing)
             members, taken = dict(record.members), dict(record.taken)
             beyond = record.beyond
             for note in notes:
@@ -526,14 +556,8 @@ class Transaction:
         for id, member in sorted(members.items(), key=lambda item: item[1].place):
             if member.stage is Stage.PARKED:
                 heads.setdefault(member.queue, id)
-        missing = [job_part(id) for id in heads.values() if not self._has(job_part(id))]
-        if missing:
-            raise Missing(*missing)
         jobs = [self.job(heads[queue]) for queue in sorted(heads)]
         return [job for job in jobs if job]
-
-    def _has(self, part: Part) -> bool:
-        return part in self.values or part in self.known
 
     def first_of_key(self, service: str, hash: str, active: bool) -> str | None:
         members = self._key(service, hash).members
@@ -554,9 +578,6 @@ class Transaction:
 
     def edges_to(self, parent_id: str) -> list[Edge]:
         children = self._domain(parent_id).children
-        missing = [job_part(id) for id in children if not self._has(job_part(id))]
-        if missing:
-            raise Missing(*missing)
         found = (self._domain(child).parents.get(parent_id) for child in children)
         return [edge for edge in found if edge is not None]
 
