@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.engine.nats.wire.connection import Connection
-from headrace.engine.nats.wire.errors import ApiError, ProtocolError, TimedOut, TooMany
+from headrace.engine.nats.wire.errors import ApiError, ProtocolError, TimedOut, TooMany, WireError
 from headrace.engine.nats.wire.headers import description, extend, status, value
 from headrace.engine.nats.wire.mux import Message, Mux
 from headrace.engine.nats.wire.pull import Deliver, Puller
@@ -76,8 +76,14 @@ class JetStream:
                 futures.append(self.store(subject, payload, block))
             elif number == 1:
                 futures.append(self.store(subject, payload, extend(headers, lines)))
+                if futures[0].done():
+                    break  # it could not be sent, and neither can the rest
             else:
-                self._connection.publish(subject, payload, b"", extend(headers, lines))
+                try:
+                    self._connection.publish(subject, payload, b"", extend(headers, lines))
+                except WireError:
+                    futures[0].cancel()  # nobody waits for it any more
+                    raise
         return futures
 
     # reading
