@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
@@ -14,6 +14,7 @@ from headrace.core.change import Applied, NotApplied
 from headrace.core.claims import Claimed
 from headrace.core.event import Event
 from headrace.core.model import Job
+from headrace.core.states import FINAL
 from headrace.engine.nats import layout as names
 from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
@@ -22,6 +23,7 @@ from headrace.engine.nats.transaction import (
     Domain,
     Draft,
     KeyRecord,
+    Known,
     Part,
     Timer,
     Transaction,
@@ -91,6 +93,8 @@ class Batch:
         self.messages: list[Pending] = []
         self._unguarded: list[int] = []
         self._guards: dict[Part, int] = {}
+        self._newest: dict[Part, int] = {}
+        self._newest_draft: dict[str, int] = {}
         self._build()
 
     # Building
@@ -104,9 +108,9 @@ class Batch:
         }
         chosen = [n for n, owner in enumerate(transaction.owner) if owner in self.operations]
         self._places = {n: place for place, n in enumerate(chosen)}
-        newest = {transaction.drafts[n].job_id: n for n in chosen}
+        self._newest_draft = {transaction.drafts[n].job_id: n for n in chosen}
         for n in chosen:
-            self._add_draft(transaction.drafts[n], n, newest)
+            self._add_draft(transaction.drafts[n], n)
         written = {part for n in self.operations for part in transaction.wrote[n]}
         for part in sorted(written & transaction.values.keys()):
             self._add_part(part)
@@ -120,7 +124,7 @@ class Batch:
         if self.messages:
             self._guard_the_rest()
 
-    def _add_draft(self, draft: Draft, number: int, newest: dict[str, int]) -> None:
+    def _add_draft(self, draft: Draft, number: int) -> None:
         domain = self._domain(draft.job_id)
         job, told = draft.job, draft.told
         if job is None and draft.kind != names.REMOVED:
@@ -142,7 +146,7 @@ class Batch:
             before = self._transaction.known[job_part(draft.job_id)].value
             job = cast(Domain, before).job or self._earlier(draft.job_id)
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
-        elif newest[draft.job_id] == number:
+        elif self._newest_draft[draft.job_id] == number:
             subject = self._layout.happening(job, draft.kind)
         else:
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
@@ -235,6 +239,8 @@ class Batch:
 
     def _store(self, subject: bytes, payload: bytes, part: Part | None, more: bytes = b"") -> None:
         expected = self._guards.pop(part, None) if part else None
+        if part:
+            self._newest[part] = len(self.messages)
         if expected is not None:
             assert part
             more += guard_lines(self._guard(part), expected)
@@ -268,6 +274,42 @@ class Batch:
 
     # Afterwards
 
+    @property
+    def believes(self) -> bool:
+        """Whether it was decided on something that was not read."""
+        return not self._transaction.believed.isdisjoint(self._component.parts)
+
+    def left(self, last: int) -> Iterator[tuple[Part, Known | None]]:
+        """The parts that were written, as they are now; None for those not worth remembering."""
+        number = self.numbered(last)
+        first = last - len(self.messages) + 1
+        for part, place in self._newest.items():
+            value = self._transaction.values.get(part, _UNWRITTEN)
+            if value is _UNWRITTEN:
+                value = self._transaction.known[part].value
+            if isinstance(value, Domain):
+                job = value.job
+                if job is None or job.state in FINAL:
+                    yield part, None
+                    continue
+                draft = self._newest_draft.get(part.name)
+                newest = value.newest if draft is None else first + self._places[draft]
+                job = renumbered(job, number)
+                yield (
+                    part,
+                    Known(
+                        replace(value, job=job, newest=newest, last=first + place), first + place
+                    ),
+                )
+            elif isinstance(value, KeyRecord):
+                members = {
+                    id: replace(m, seq=number(m.seq)) if m.seq >= PROVISIONAL else m
+                    for id, m in value.members.items()
+                }
+                yield part, Known(replace(value, members=members), first + place)
+            else:
+                yield part, Known(value, first + place)
+
     def numbered(self, last: int) -> Callable[[int], int]:
         """The sequence that each provisional one became."""
         first = last - len(self.messages) + 1
@@ -275,6 +317,7 @@ class Batch:
         return lambda seq: first + places[seq - base] if seq >= PROVISIONAL else seq
 
 
+_UNWRITTEN = object()
 _GUARDED = frozenset({"job", "key", "dedup", "tally"})
 
 

@@ -129,7 +129,8 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
 
     def know(transaction: Transaction) -> None:
         for part, domain in known.items():
-            transaction.know(part, domain, domain.last)
+            if not transaction.believe(part):
+                transaction.know(part, domain, domain.last)
 
     def work(ledger: Ledger, transaction: Transaction) -> Claimed:
         seen[:] = [transaction]

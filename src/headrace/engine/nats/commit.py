@@ -21,7 +21,7 @@ from headrace.engine.nats.batch import Batch, Component, components, settled, un
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
-from headrace.engine.nats.transaction import Part, Transaction
+from headrace.engine.nats.transaction import Known, Part, Transaction, job_part
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 
 T = TypeVar("T")
@@ -31,6 +31,9 @@ GROUP = 256
 
 MOST = 1000
 """The server takes no more messages in one batch."""
+
+RECENT = 5000
+"""So many parts that were written here are believed to be as they were left."""
 
 ATTEMPTS = 60
 """How often an operation is decided again before it gives up."""
@@ -98,6 +101,7 @@ class Committer:
         self._home = home
         self._asks: deque[Ask[Any]] = deque()
         self._runner: asyncio.Task[None] | None = None
+        self._recent: dict[Part, Known] = {}
 
     async def ask(
         self,
@@ -133,7 +137,8 @@ class Committer:
 
     async def _commit(self, group: Sequence[Ask[Any]]) -> None:
         home = self._home
-        transaction = Transaction(home.highest, home.known_settings)
+        recent = {} if any(ask.attempts for ask in group) else self._recent
+        transaction = Transaction(home.highest, home.known_settings, recent)
         for ask in group:
             if ask.know is not None and not ask.attempts:
                 ask.know(transaction)
@@ -153,9 +158,10 @@ class Committer:
         return Batch(transaction, home.layout, component, home.loader.subject, real)
 
     async def _load(self, transaction: Transaction, parts: Sequence[Part]) -> None:
-        if parts:
+        unknown = [part for part in parts if not transaction.believe(part)]
+        if unknown:
             with translated("reading jobs"):
-                await self._home.learn(transaction, parts)
+                await self._home.learn(transaction, unknown)
 
     @staticmethod
     def _run_all(group: Sequence[Ask[Any]], transaction: Transaction) -> Run:
@@ -175,24 +181,29 @@ class Committer:
 
     async def _store_all(self, transaction: Transaction, ran: Sequence[Ran]) -> None:
         parts = components(transaction)
-        batches = [self._batch(transaction, component, ran) for component in parts]
-        await self._home.ensure_lines(m for batch in batches for m in batch.messages)
-        if len(batches) > 1 and any(len(batch.messages) > 1 for batch in batches):
+        if len(parts) > 1 and not transaction.independent:
             whole = self._batch(transaction, union(parts), ran)
+            await self._home.ensure_lines(whole.messages)
             if len(whole.messages) <= MOST and await self._store(whole, ran, alone=False):
                 return
-            for batch in batches:
-                await self._store(batch, ran)
+            for component in parts:
+                await self._store(self._batch(transaction, component, ran), ran)
             return
+        batches = [self._batch(transaction, component, ran) for component in parts]
+        await self._home.ensure_lines(m for batch in batches for m in batch.messages)
         await asyncio.gather(*(self._store(batch, ran) for batch in batches))
 
     async def _store(self, batch: Batch, ran: Sequence[Ran], alone: bool = True) -> bool:
         """Stores a batch and answers those who wait for it. One that is not `alone` may be stored
         in parts where a guard did not hold: then the answer is False."""
         asks = [ran[n][0] for n in batch.operations]
+        if not batch.messages and batch.believes:
+            await self._again(asks, Conflict("nothing to do, as far as was believed"))
+            return True
         try:
             last = await self._publish(batch)
         except Conflict as conflict:
+            self._recent.clear()
             if alone:
                 await self._again(asks, conflict)
             return False
@@ -201,6 +212,7 @@ class Committer:
             return True
         topics: set[str] = set()
         number = batch.numbered(last)
+        self._remember(batch, last)
         for n in batch.operations:
             ask, answer, rings = ran[n]
             topics |= rings
@@ -208,6 +220,23 @@ class Committer:
                 ask.answer.set_result(settled(answer, number))
         self._home.ring(topics)
         return True
+
+    def _remember(self, batch: Batch, last: int) -> None:
+        """What was just written is known, until somebody else writes it."""
+        for part, known in batch.left(last):
+            if known is None:
+                self._recent.pop(part, None)
+            else:
+                self._recent[part] = known
+        while len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def forget(self, *ids: str) -> None:
+        """What was written here of these jobs, or of anything, is out of date."""
+        for job_id in ids:
+            self._recent.pop(job_part(job_id), None)
+        if not ids:
+            self._recent.clear()
 
     async def _publish(self, batch: Batch) -> int:
         home, messages = self._home, batch.messages

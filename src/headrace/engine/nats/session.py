@@ -192,6 +192,7 @@ class Session:
         self._settings.clear()
         self.watch = Watch()
         self.held.clear()
+        self.committer.forget()
         async with self._catching_up:
             self._begin(found)
         self._ropes.ring_all()
@@ -336,6 +337,11 @@ class Session:
         service = msgspec.json.decode(body, type=_Beat).service
         with contextlib.suppress(WireError):  # nobody depends on it, and the next one comes soon
             self.connection.publish(self.layout.heartbeat(service, worker), bytes(body))
+
+    def forget(self, *ids: str) -> None:
+        """What the committer remembers of these jobs is out of date."""
+        if ids:
+            self.committer.forget(*ids)
 
     def ring_here(self, topic: str) -> None:
         """Wakes those who listen in this process."""

@@ -8,7 +8,7 @@ guarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -152,9 +152,14 @@ Settings = Callable[[str, str], QueueSettings | None]
 class Transaction:
     """One group of operations. Each is begun with `begin`, and can be taken back as a whole."""
 
-    def __init__(self, base: int, settings: Settings) -> None:
+    def __init__(
+        self, base: int, settings: Settings, recent: Mapping[Part, Known] | None = None
+    ) -> None:
         self.base = PROVISIONAL + base + 1
         self._settings = settings
+        self._recent = recent or {}
+        self.believed: set[Part] = set()
+        """What was not read but is believed to be as it was left."""
         self.known: dict[Part, Known] = {}
         self.missing: set[Part] = set()
         """What must be read before anything of this counts."""
@@ -173,6 +178,18 @@ class Transaction:
         self._undo: list[Callable[[], None]] = []
 
     # Operations
+
+    @property
+    def independent(self) -> bool:
+        """Whether each operation wrote one message of a job, and looked at nothing else."""
+        return (
+            not self.timers
+            and not self.notes
+            and len(self.drafts) == len(set(self.owner))
+            and all(len(parts) == 1 for parts in self.touched)
+            and all(len(parts) <= 1 for parts in self.wrote)
+            and all(part.kind == "job" for part in self.values)
+        )
 
     def begin(self) -> Callable[[], None]:
         """The next operation; the answer takes it back."""
@@ -202,6 +219,16 @@ class Transaction:
         """Tells what was read from the stream."""
         self.known[part] = Known(value, last)
 
+    def believe(self, part: Part) -> bool:
+        """Whether the part is known, or can be believed to be as it was left."""
+        if part in self.known:
+            return True
+        if part not in self._recent:
+            return False
+        self.known[part] = self._recent[part]
+        self.believed.add(part)
+        return True
+
     def restart(self) -> None:
         """Forgets all operations; what is known stays."""
         self.values.clear()
@@ -227,11 +254,10 @@ class Transaction:
         self.touched[-1].add(part)
         if part in self.values:
             return self.values[part]
-        known = self.known.get(part)
-        if known is None:
+        if not self.believe(part):
             self.missing.add(part)
             return _EMPTY[part.kind]
-        return known.value
+        return self.known[part].value
 
     def _set(self, part: Part, value: Any) -> None:
         self.touched[-1].add(part)
