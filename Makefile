@@ -51,7 +51,7 @@ check: $(STAMP) ## check format, lint, types and layers
 	@echo "check: layers"
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## measure; one engine with ENGINE=sqlite
+bench: $(STAMP) ## measure; one engine with ENGINE=sqlite or ENGINE=nats
 	@$(BIN)/python bench/main.py $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
 lab: $(STAMP) ## try to break every engine: MINUTES=3 or HOURS=1, ENGINE=sqlite, SEED=42

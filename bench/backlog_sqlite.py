@@ -1,14 +1,13 @@
-"""Costs at a backlog of a million against the same at a thousand."""
+"""SQLite: costs at a backlog of a million against the same at a thousand."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
-from figure import Figure, Say, bound
+from figure import Figure, Say, grown
 
 from headrace.core.claims import ClaimRequest, Share
 from headrace.core.ids import ulid
@@ -21,7 +20,6 @@ from headrace.engine.sqlite import SqliteEngine
 
 SMALL, LARGE = 1_000, 1_000_000
 NOW = 1_800_000_000_000
-ALLOWED = 1.5
 _CONTEXT = Context("0" * 26, f"00-{'0' * 32}-{'1' * 16}-01")
 
 
@@ -114,13 +112,7 @@ async def figures(folder: Path, say: Say, large: int = LARGE) -> list[Figure]:
     await small.engine.close()
     await big.engine.close()
     return [
-        bound(
-            f"sqlite.{name}_at_{large:,}".replace(",", "_"),
-            statistics.median(at_large),
-            statistics.median(at_small) * ALLOWED,
-            "ms",
-            f"against {ALLOWED} times the cost at {SMALL:,}",
-        )
+        grown(f"sqlite.{name}", (SMALL, at_small), (large, at_large), "ms")
         for name, (at_small, at_large) in costs.items()
     ]
 

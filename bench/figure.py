@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class Figure:
     """`more` figures (rates) are ours / limit; the others (times, sizes) limit / ours.
 
-    The limit of a rate is the raw store in the same run. The limit of a time or a size is a bound
-    that is promised, or the same cost measured at a small backlog.
+    The limit of a rate is the raw store in the same run, or a bound that is promised. The limit of
+    a time or a size is such a bound, or the same cost measured at a small backlog.
     """
 
     name: str
@@ -20,7 +20,8 @@ class Figure:
     limit: float
     unit: str
     more: bool
-    wanted: float
+    wanted: float | None
+    """The least ratio; None where the figure is only shown."""
     note: str = ""
 
     @property
@@ -29,22 +30,42 @@ class Figure:
 
     @property
     def met(self) -> bool:
-        return self.ratio >= self.wanted
+        return self.wanted is None or self.ratio >= self.wanted
 
     def line(self) -> str:
         return f"{self.name}\t{self.ours:.6g}\t{self.limit:.6g}\t{self.ratio:.3f}"
 
 
 def rate(
-    name: str, ours: Sequence[float], raw: Sequence[float], wanted: float, note: str = ""
+    name: str, ours: Sequence[float], raw: Sequence[float], wanted: float | None, note: str = ""
 ) -> Figure:
     """Medians of interleaved rounds, per second."""
     return Figure(name, statistics.median(ours), statistics.median(raw), "/s", True, wanted, note)
 
 
-def bound(name: str, ours: float, limit: float, unit: str, note: str = "") -> Figure:
+def bound(
+    name: str, ours: float, limit: float, unit: str, note: str = "", *, wanted: float | None = 1.0
+) -> Figure:
     """Something that must stay below a bound."""
-    return Figure(name, ours, limit, unit, False, 1.0, note)
+    return Figure(name, ours, limit, unit, False, wanted, note)
+
+
+ALLOWED = 1.5
+"""So many times may a cost grow from a small backlog to a large one."""
+
+
+def grown(
+    name: str, small: tuple[int, Sequence[float]], large: tuple[int, Sequence[float]], unit: str
+) -> Figure:
+    """A cost at a large backlog, held against what it was at a small one; of each the number of
+    jobs that waited, and what was measured."""
+    return bound(
+        f"{name}_at_{large[0]:_}",
+        statistics.median(large[1]),
+        statistics.median(small[1]) * ALLOWED,
+        unit,
+        f"against {ALLOWED} times the cost at {small[0]:,}",
+    )
 
 
 def percentile(values: Sequence[float], share: float) -> float:

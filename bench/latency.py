@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from figure import Figure, Say, bound, percentile
+from target import Target
 
 from headrace import App, WorkerOptions
 
@@ -24,19 +26,58 @@ def spawn_worker(url: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-async def figures(folder: Path, say: Say) -> list[Figure]:
-    say("idle pick-up in one process")
-    here = await _pick_up_here(folder)
-    say("idle pick-up across processes, start-up, idle worker")
-    return [
-        bound("sqlite.pickup_p50", percentile(here, 0.5), 2.0, "ms", "one process"),
-        *await _across(folder),
-        _import_time(),
+async def figures(target: Target, say: Say, *, prefix: str = "") -> list[Figure]:
+    """Only pick-up in one process is promised of every engine; the rest is of the default one,
+    and of others shown. `prefix` is put before the names of what is no engine's own."""
+    say(f"{target.name}: idle pick-up in one process")
+    async with target.store("here") as url:
+        here = await _pick_up_here(url)
+    say(f"{target.name}: idle pick-up across processes, start-up, idle worker")
+    async with target.store("across") as url:
+        across = await _across(url)
+    wanted = None if prefix else 1.0
+    name = target.name
+    found = [
+        bound(f"{name}.pickup_p50", percentile(here, 0.5), target.pickup, "ms", "one process"),
+        bound(
+            f"{name}.pickup_across_p50",
+            percentile(across.pickups, 0.5),
+            5.0,
+            "ms",
+            "two processes",
+            wanted=wanted,
+        ),
+        bound(
+            f"{name}.pickup_across_p99",
+            percentile(across.pickups, 0.99),
+            20.0,
+            "ms",
+            "two processes",
+            wanted=wanted,
+        ),
+        bound(
+            f"{prefix}worker.first_job",
+            percentile(across.starts, 0.5),
+            0.7,
+            "s",
+            "process start to first job",
+            wanted=wanted,
+        ),
+        bound(f"{prefix}worker.idle_memory", across.size, 60.0, "MB", "resident", wanted=wanted),
+        bound(
+            f"{prefix}worker.idle_cpu",
+            across.cpu,
+            1.0,
+            "%",
+            "of one core, over 5 s",
+            wanted=wanted,
+        ),
     ]
+    return found if prefix else [*found, _import_time()]
 
 
-async def _pick_up_here(folder: Path) -> list[float]:
-    async with (app := App(f"sqlite:{folder / 'here.db'}")):
+async def _pick_up_here(url: str) -> list[float]:
+    async with (app := App(url)):
 
         @app.task
         async def latency(sent: int) -> int:
@@ -60,8 +101,21 @@ async def _measure(task: object, count: int = 300) -> list[float]:
     return times
 
 
-async def _across(folder: Path) -> list[Figure]:
-    url = f"sqlite:{folder / 'across.db'}"
+@dataclass(frozen=True)
+class _Across:
+    """What was seen of a worker in a process of its own."""
+
+    pickups: list[float]
+    """Milliseconds."""
+    starts: list[float]
+    """Seconds."""
+    size: float
+    """Megabytes."""
+    cpu: float
+    """Per cent of a core."""
+
+
+async def _across(url: str) -> _Across:
     async with (app := App(url)):
 
         @app.task
@@ -87,13 +141,7 @@ async def _across(folder: Path) -> list[Figure]:
         finally:
             process.terminate()
             process.wait(timeout=30)
-    return [
-        bound("sqlite.pickup_across_p50", percentile(times, 0.5), 5.0, "ms", "two processes"),
-        bound("sqlite.pickup_across_p99", percentile(times, 0.99), 20.0, "ms", "two processes"),
-        bound("worker.first_job", percentile(starts, 0.5), 0.7, "s", "process start to first job"),
-        bound("worker.idle_memory", size, 60.0, "MB", "resident"),
-        bound("worker.idle_cpu", cpu, 1.0, "%", "of one core, over 5 s"),
-    ]
+    return _Across(times, starts, size, cpu)
 
 
 async def _idle(pid: int) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Benchmarks: our figures beside the raw limit of the store, in one run, interleaved.
 
-python bench/main.py [--engine sqlite] [--only throughput|latency|backlog] [--jobs N]
+python bench/main.py [--engine sqlite|nats] [--only PART] [--jobs N]
 """
 
 from __future__ import annotations
@@ -9,30 +9,80 @@ import argparse
 import asyncio
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import apsw
-import backlog
+import backlog_nats
+import backlog_sqlite
 import latency
 import throughput
 import uvloop
-from figure import Figure
+from figure import Figure, Say
 from rich.console import Console
 from rich.table import Table
+from target import NatsTarget, SqliteTarget
 
 import headrace
+from headrace.engine.nats.server import server_binary
 
-PARTS = ("throughput", "latency", "backlog")
+LARGE = 1_000_000
+
+Part = Callable[[Path, Say, int], Awaitable[list[Figure]]]
+"""`part(folder, say, jobs)` measures something; `jobs` is the size of the large backlog."""
+
+
+async def _sqlite_rates(folder: Path, say: Say, jobs: int) -> list[Figure]:
+    return await throughput.figures(SqliteTarget(folder), say)
+
+
+async def _sqlite_times(folder: Path, say: Say, jobs: int) -> list[Figure]:
+    return await latency.figures(SqliteTarget(folder), say)
+
+
+async def _nats_rates(folder: Path, say: Say, jobs: int) -> list[Figure]:
+    target = NatsTarget(folder)
+    with target.running():
+        return [*await throughput.figures(target, say), *await throughput.keyed(target, say)]
+
+
+async def _nats_times(folder: Path, say: Say, jobs: int) -> list[Figure]:
+    target = NatsTarget(folder)
+    with target.running():
+        return await latency.figures(target, say, prefix="nats.")
+
+
+async def _cluster_rates(folder: Path, say: Say, jobs: int) -> list[Figure]:
+    target = NatsTarget(folder, cluster=True)
+    with target.running():
+        return await throughput.figures(target, say)
+
+
+ENGINES: dict[str, dict[str, Part]] = {
+    "sqlite": {
+        "throughput": _sqlite_rates,
+        "latency": _sqlite_times,
+        "backlog": backlog_sqlite.figures,
+    },
+    "nats": {
+        "throughput": _nats_rates,
+        "latency": _nats_times,
+        "backlog": backlog_nats.figures,
+        "cluster": _cluster_rates,
+    },
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Headrace's figures beside the raw limits.")
-    parser.add_argument("--engine", default="sqlite", choices=["sqlite"])
-    parser.add_argument("--only", choices=PARTS, help="one part of the run")
-    parser.add_argument("--jobs", type=int, default=backlog.LARGE, help="size of the large backlog")
+    parser.add_argument("--engine", choices=list(ENGINES), help="one engine instead of all")
+    parts = {part for engine in ENGINES.values() for part in engine}
+    parser.add_argument("--only", choices=sorted(parts), help="one part of the run")
+    parser.add_argument("--jobs", type=int, default=LARGE, help="size of the large backlog")
     chosen = parser.parse_args()
     console = Console(stderr=True)
     start = time.perf_counter()
@@ -52,25 +102,24 @@ def main() -> int:
     return 0
 
 
-async def _run(chosen: argparse.Namespace, folder: Path, say: object) -> list[Figure]:
+async def _run(chosen: argparse.Namespace, folder: Path, say: Say) -> list[Figure]:
     found: list[Figure] = []
-    for part in PARTS if chosen.only is None else (chosen.only,):
-        match part:
-            case "throughput":
-                found += await throughput.figures(folder, say)  # type: ignore[arg-type]
-            case "latency":
-                found += await latency.figures(folder, say)  # type: ignore[arg-type]
-            case _:
-                found += await backlog.figures(folder, say, chosen.jobs)  # type: ignore[arg-type]
+    for engine in ENGINES if chosen.engine is None else (chosen.engine,):
+        for name, part in ENGINES[engine].items():
+            if chosen.only in (None, name):
+                found += await part(folder, say, chosen.jobs)
     return found
 
 
 def _machine() -> str:
+    server = subprocess.run(
+        [server_binary(), "--version"], capture_output=True, text=True, check=True
+    )
     return (
         f"headrace {headrace.__version__}, Python {platform.python_version()},"
         f" SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()}),"
-        f" uvloop {uvloop.__version__}, {os.cpu_count()} cores,"
-        f" {platform.system()} {platform.release()}"
+        f" {server.stdout.strip()}, uvloop {uvloop.__version__}, {os.cpu_count()} cores,"
+        f" {platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -79,18 +128,18 @@ def _table(figures: list[Figure]) -> Table:
     for figure in figures:
         table.add_row(
             figure.name,
-            f"{figure.ours:,.4g} {figure.unit}"
-            if figure.ours < 1000
-            else f"{figure.ours:,.0f} {figure.unit}",
-            f"{figure.limit:,.4g} {figure.unit}"
-            if figure.limit < 1000
-            else f"{figure.limit:,.0f} {figure.unit}",
+            _amount(figure.ours, figure.unit),
+            _amount(figure.limit, figure.unit),
             f"{figure.ratio:.2f}",
-            f">= {figure.wanted:g}",
-            "ok" if figure.met else "below",
+            "" if figure.wanted is None else f">= {figure.wanted:g}",
+            "" if figure.wanted is None else "ok" if figure.met else "below",
             figure.note,
         )
     return table
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:,.4g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
 
 
 if __name__ == "__main__":

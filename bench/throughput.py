@@ -4,106 +4,132 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 from figure import Figure, Say, rate
-from raw_sqlite import RawStore, drain_rate, enqueue_rate
+from target import Raw, Target
 
 from headrace import App, WorkerOptions
+from headrace.app.task import Task
 from headrace.core.model import Filter
 from headrace.core.states import State
 
-ROUNDS = 5
 BATCH = 100
 DRAIN = 20_000
+KEYED, KEYS, KEYED_WANTED = 3_000, 1_000, 3_000.0
+PRODUCERS = 50
+
+Noop = Task[Any, Any]
+Ours = Callable[[App, Noop], Awaitable[float]]
+Theirs = Callable[[Raw], Awaitable[float]]
 
 
-async def figures(folder: Path, say: Say) -> list[Figure]:
-    """All rates of the SQLite engine."""
-    return [
-        await _enqueue_many(folder, say),
-        await _enqueue_one(folder, say),
-        await _enqueue_together(folder, say),
-        await _drain(folder, say),
-    ]
+async def figures(target: Target, say: Say) -> list[Figure]:
+    """The rates that the target asks for."""
+    found: list[Figure] = []
+    for name, wanted in target.wanted.items():
+        ours, theirs, note = RATES[name]
+        mine, raw, lean = list[float](), list[float](), list[float]()
+        for number in range(target.rounds):
+            say(f"{target.name}.{name}, round {number + 1} of {target.rounds}")
+            place = f"{name}{number}"
+            async with target.raw(place) as loop:
+                raw.append(await theirs(loop))
+            if name == "drain" and (leaner := target.lean(place)):
+                async with leaner as loop:
+                    lean.append(await theirs(loop))
+            async with target.store(place) as url, _opened(url) as (app, noop):
+                mine.append(await ours(app, noop))
+        found.append(rate(f"{target.name}.{name}", mine, raw, wanted, note))
+        if lean:
+            full = f"{target.name}.{name}_vs_two_writes"
+            found.append(rate(full, mine, lean, None, "against a leaner log: see raw_nats.RawLog"))
+    return found
 
 
-def _paths(folder: Path, name: str) -> Iterator[tuple[Path, Path]]:
-    for number in range(ROUNDS):
-        yield folder / f"{name}{number}.db", folder / f"{name}{number}.raw"
+async def keyed(target: Target, say: Say) -> list[Figure]:
+    """Jobs of many keys, from the first enqueue to the last completion; none waits for its key."""
+    ours: list[float] = []
+    for number in range(3):
+        say(f"{target.name}.keyed, round {number + 1} of 3")
+        async with target.store(f"keyed{number}") as url, _opened(url) as (app, _):
 
+            @app.task(key=("tenant", "/tenant"), max_active=KEYED // KEYS)
+            async def tenants(tenant: int) -> None:
+                """Does nothing."""
 
-def _app(path: Path) -> App:
-    app = App(f"sqlite:{path}")
-
-    @app.task
-    async def noop(n: int) -> None:
-        """Does nothing."""
-
-    app.noop = noop  # type: ignore[attr-defined]
-    return app
-
-
-async def _enqueue_many(folder: Path, say: Say) -> Figure:
-    count, ours, raw = 10_000, list[float](), list[float]()
-    for path, raw_path in _paths(folder, "many"):
-        say(f"enqueue_many, round {len(raw) + 1} of {ROUNDS}")
-        raw.append(enqueue_rate(RawStore(raw_path), count, BATCH))
-        async with (app := _app(path)):
-            noop = app.noop  # type: ignore[attr-defined]
+            jobs = (tenants.prepare(n % KEYS) for n in range(KEYED))
             start = time.perf_counter()
-            await app.enqueue_many((noop.prepare(n) for n in range(count)), batch=BATCH)
-            ours.append(count / (time.perf_counter() - start))
-    return rate("sqlite.enqueue_many", ours, raw, 0.35, "batches of 100")
+            await app.enqueue_many(jobs, batch=BATCH)
+            enqueued = time.perf_counter() - start
+            ours.append(KEYED / (enqueued + await work_off(app, KEYED)))
+    note = f"end to end, {KEYED:,} jobs of {KEYS:,} keys; the limit is what was promised"
+    return [rate(f"{target.name}.keyed", ours, [KEYED_WANTED], 1.0, note)]
 
 
-async def _enqueue_one(folder: Path, say: Say) -> Figure:
-    count, ours, raw = 1000, list[float](), list[float]()
-    for path, raw_path in _paths(folder, "one"):
-        say(f"enqueue_one, round {len(raw) + 1} of {ROUNDS}")
-        raw.append(enqueue_rate(RawStore(raw_path), count, 1))
-        async with (app := _app(path)):
-            start = time.perf_counter()
-            for n in range(count):
-                await app.noop.enqueue(n)  # type: ignore[attr-defined]
-            ours.append(count / (time.perf_counter() - start))
-    return rate("sqlite.enqueue_one", ours, raw, 0.5, "one awaited call at a time")
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[tuple[App, Noop]]:
+    async with (app := App(url)):
+
+        @app.task
+        async def noop(n: int) -> None:
+            """Does nothing."""
+
+        yield app, noop
 
 
-async def _enqueue_together(folder: Path, say: Say) -> Figure:
-    producers, each, ours, raw = 50, 100, list[float](), list[float]()
-    for path, raw_path in _paths(folder, "together"):
-        say(f"enqueue_50, round {len(raw) + 1} of {ROUNDS}")
-        raw.append(enqueue_rate(RawStore(raw_path), producers * each, producers))
-        async with (app := _app(path)):
-
-            async def produce(app: App = app) -> None:
-                for n in range(each):
-                    await app.noop.enqueue(n)  # type: ignore[attr-defined]
-
-            start = time.perf_counter()
-            await asyncio.gather(*(produce() for _ in range(producers)))
-            ours.append(producers * each / (time.perf_counter() - start))
-    return rate("sqlite.enqueue_50", ours, raw, 0.35, "50 producers, raw in batches of 50")
+async def _many(app: App, noop: Noop) -> float:
+    count = 10_000
+    start = time.perf_counter()
+    await app.enqueue_many((noop.prepare(n) for n in range(count)), batch=BATCH)
+    return count / (time.perf_counter() - start)
 
 
-async def _drain(folder: Path, say: Say) -> Figure:
-    ours, raw = list[float](), list[float]()
-    for path, raw_path in _paths(folder, "drain"):
-        say(f"drain, round {len(raw) + 1} of {ROUNDS}")
-        store = RawStore(raw_path)
-        for _ in range(DRAIN // 500):
-            store.insert(500)
-        raw.append(drain_rate(store, BATCH))
-        async with (app := _app(path)):
-            noop = app.noop  # type: ignore[attr-defined]
-            await app.enqueue_many([noop.prepare(n) for n in range(DRAIN)])
-            ours.append(DRAIN / await _work_off(app))
-    return rate("sqlite.drain", ours, raw, 0.30, f"{DRAIN:,} no-op jobs, concurrency {BATCH}")
+async def _one(app: App, noop: Noop) -> float:
+    count = 1000
+    start = time.perf_counter()
+    for n in range(count):
+        await noop.enqueue(n)
+    return count / (time.perf_counter() - start)
 
 
-async def _work_off(app: App) -> float:
+async def _together(app: App, noop: Noop) -> float:
+    each = 100
+
+    async def produce() -> None:
+        for n in range(each):
+            await noop.enqueue(n)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(produce() for _ in range(PRODUCERS)))
+    return PRODUCERS * each / (time.perf_counter() - start)
+
+
+async def _drain(app: App, noop: Noop) -> float:
+    await app.enqueue_many([noop.prepare(n) for n in range(DRAIN)])
+    return DRAIN / await work_off(app, DRAIN)
+
+
+async def _raw_drain(raw: Raw) -> float:
+    await raw.fill(DRAIN)
+    return await raw.drain()
+
+
+RATES: dict[str, tuple[Ours, Theirs, str]] = {
+    "enqueue_many": (_many, lambda raw: raw.enqueue(10_000, BATCH), "batches of 100"),
+    "enqueue_one": (_one, lambda raw: raw.enqueue(1000, 1), "one awaited call at a time"),
+    "enqueue_50": (
+        _together,
+        lambda raw: raw.enqueue(5000, PRODUCERS),
+        "50 producers, raw in batches of 50",
+    ),
+    "drain": (_drain, _raw_drain, f"{DRAIN:,} no-op jobs, concurrency {BATCH}"),
+}
+
+
+async def work_off(app: App, count: int) -> float:
     """Seconds from the start of a worker to the last completion in the store."""
     worker = app.worker(WorkerOptions(concurrency=BATCH))
     start = time.perf_counter()
@@ -118,5 +144,5 @@ async def _work_off(app: App) -> float:
     left = await engine.find(Filter(states=frozenset(State) - {State.COMPLETED}), limit=1)
     counted = {one.state: one.jobs for one in await app.count()}
     assert not left.jobs, f"a job was not completed: {left.jobs[0].id}"
-    assert counted == {State.COMPLETED: DRAIN}, counted
+    assert counted == {State.COMPLETED: count}, counted
     return spent
