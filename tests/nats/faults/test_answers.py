@@ -108,7 +108,7 @@ async def test_claim_whose_answer_was_lost_has_its_job(
     stored = await app.job(job.id).get()
     assert (stored.state, stored.token, stored.tries) == (State.ACTIVE, job.token, 1)
     (renewal,) = await engine.extend([Lease(job.id, job.seq, job.token)], app.clock.now() + 60_000)
-    assert renewal.held
+    assert renewal.held, await app.job(job.id).details()
 
 
 @pytest.mark.parametrize("options", [{}, KEYED])
