@@ -448,6 +448,14 @@ class Ledger:
         if write.discards:
             self._later(lambda: self._discard(new, write.at))
 
+    def resume(self, parent_id: str, at: int) -> None:
+        """Goes on telling the dependents of a job what became of it, where the store's
+        transactions are too small to do that in one."""
+        parent = self._records.job(parent_id)
+        if parent is not None:
+            (self._fire if parent.state in FINAL else self._reopen)(parent, at)
+            self._run_effects()
+
     def discard(self, job: Job, at: int) -> None:
         """Deletes a job that has ended, as retention orders."""
         self._discard(job, at)

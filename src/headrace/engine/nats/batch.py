@@ -37,6 +37,9 @@ T = TypeVar("T")
 CHUNK = 200
 """So many dependents are named in one message of their parent."""
 
+REST = 2000
+"""Milliseconds after which somebody else goes on with what was left unfinished."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROLLUP = b"Nats-Rollup: sub\r\n"
 _PASSING = b"Nats-TTL: 1s\r\n"
@@ -117,6 +120,11 @@ class Batch:
         for timer, owner in zip(transaction.timers, transaction.timed, strict=True):
             if owner in self.operations:
                 self._add_timer(timer)
+        for job_id in self.unfinished:
+            job = self._domain(job_id).job
+            assert job
+            at = job.updated_at + REST
+            self._add_timer(Timer(job.service, job.queue, f"rest.{job_id}", at))
         for (service, hash, note), owner in zip(transaction.notes, transaction.noted, strict=True):
             if owner in self.operations:
                 subject = self._layout.note(service, hash, note.priority, note.job_id)
@@ -273,6 +281,12 @@ class Batch:
         ]
 
     # Afterwards
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Jobs whose dependents must be told more."""
+        rest = self._transaction.unfinished.items()
+        return [job_id for job_id, operation in rest if operation in self.operations]
 
     @property
     def believes(self) -> bool:

@@ -61,6 +61,7 @@ class Watch:
     def __init__(self) -> None:
         self.leases: dict[bytes, tuple[Line, Ticket, tuple[str, ...]]] = {}
         self.expiries: dict[bytes, tuple[Line, Ticket, str]] = {}
+        self.rests: list[tuple[Line, Ticket]] = []
 
 
 async def claim(home: Home, request: ClaimRequest) -> Claimed:
@@ -77,6 +78,7 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
                 for share in request.shares
             ),
         )
+        await _finish(home)
         claimed, more = await _pass(home, left, min(left.limit << attempt, MOST))
         jobs += claimed.jobs
         if not more or len(jobs) >= request.limit or not request.limit:
@@ -87,6 +89,18 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
         for share in request.shares:
             home.line(Place(request.service, share.queue)).linger(min(share.at_most, SOON))
     return replace(claimed, jobs=tuple(jobs))
+
+
+async def _finish(home: Home) -> None:
+    """Goes on with what others have left unfinished."""
+    rests, home.watch.rests = home.watch.rests, []
+    try:
+        await home.committer.finish()
+    except BaseException:
+        home.watch.rests += rests
+        raise
+    for line, ticket in rests:
+        line.give_up([ticket])
 
 
 class _Narrow(Exception):
@@ -109,7 +123,7 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
         paused = await home.paused(place)
         if request.limit:
             tickets, more[line] = await line.gather(want, paused)
-            lines[line] = _sorted_out(home, line, tickets, paused)
+            lines[line] = _sorted_out(home, line, tickets, paused, request.now)
         if not real:
             delayed += await _delayed(home, place)
     started = await _start_plain(home, request, lines, real) if not delayed else None
@@ -274,7 +288,9 @@ def _told_by(ticket: Ticket) -> Domain | None:
     return Domain(last=ticket.seq, newest=ticket.seq, job=letter.job(letter.spec()))
 
 
-def _sorted_out(home: Home, line: Line, tickets: Sequence[Ticket], paused: bool) -> list[Ticket]:
+def _sorted_out(
+    home: Home, line: Line, tickets: Sequence[Ticket], paused: bool, now: int
+) -> list[Ticket]:
     """Keeps those that are about starting a job; puts the others aside."""
     found: list[Ticket] = []
     later: list[Ticket] = []
@@ -285,6 +301,9 @@ def _sorted_out(home: Home, line: Line, tickets: Sequence[Ticket], paused: bool)
             home.watch.leases[ticket.reply] = (line, ticket, ids)
         elif kind == "expire":
             home.watch.expiries[ticket.reply] = (line, ticket, whose)
+        elif kind == "rest":
+            home.committer.unfinished.setdefault(whose, now)
+            home.watch.rests.append((line, ticket))
         elif paused:
             later.append(ticket)
         else:

@@ -102,6 +102,14 @@ class Committer:
         self._asks: deque[Ask[Any]] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._recent: dict[Part, Known] = {}
+        self.unfinished: dict[str, int] = {}
+        """Jobs whose dependents are not all told yet, and when they ended."""
+
+    async def finish(self) -> None:
+        """Goes on with what was too much for one step."""
+        while self.unfinished:
+            job_id, at = self.unfinished.popitem()
+            await self.ask(_resuming(job_id, at), [job_part(job_id)], at)
 
     async def ask(
         self,
@@ -213,6 +221,8 @@ class Committer:
         topics: set[str] = set()
         number = batch.numbered(last)
         self._remember(batch, last)
+        at = max((ask.now for ask in asks), default=0)
+        self.unfinished.update(dict.fromkeys(batch.unfinished, at))
         for n in batch.operations:
             ask, answer, rings = ran[n]
             topics |= rings
@@ -275,6 +285,10 @@ class Committer:
         worst = max(ask.attempts for ask in asks)
         if worst > 2:
             await asyncio.sleep(random.uniform(0, 0.002 * min(worst, 20)))
+
+
+def _resuming(job_id: str, at: int) -> Work[None]:
+    return lambda ledger, _: ledger.resume(job_id, at)
 
 
 def _fail(asks: Iterable[Ask[Any]], error: Exception) -> None:

@@ -174,8 +174,12 @@ class NatsEngine:
 
         ends = [end for change in changes if (end := plain.endable(session, change))]
         if len(ends) == len(changes) == len({change.job.id for change in changes}):
-            return await plain.apply(session, changes, ends, ask)
-        return await asyncio.gather(*map(ask, changes))
+            answers = await plain.apply(session, changes, ends, ask)
+            await session.committer.finish()
+            return answers
+        answers = await asyncio.gather(*map(ask, changes))
+        await session.committer.finish()
+        return answers
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         session = await self._session()

@@ -28,6 +28,12 @@ from headrace.engine.records import Edge, Happening, KeyRow
 replace = msgspec.structs.replace
 
 
+FEW = 100
+"""The dependents of a job are told in one step if there are no more of them."""
+
+STEP = 300
+"""Else in steps of about so many messages."""
+
 MEMBERS = 256
 """The most jobs of a key in its record."""
 
@@ -166,6 +172,8 @@ class Transaction:
         self.values: dict[Part, Any] = {}
         self.drafts: list[Draft] = []
         self.timers: list[Timer] = []
+        self.unfinished: dict[str, int] = {}
+        """Jobs whose dependents are not all told yet, by the operation that began it."""
         self.touched: list[set[Part]] = []
         self.wrote: list[set[Part]] = []
         self.owner: list[int] = []
@@ -236,6 +244,7 @@ class Transaction:
         self._aside.clear()
         self._undo.clear()
         self.missing.clear()
+        self.unfinished.clear()
         for gathered in (
             self.drafts,
             self.owner,
@@ -252,6 +261,10 @@ class Transaction:
 
     def _get(self, part: Part) -> Any:
         self.touched[-1].add(part)
+        return self._peek(part)
+
+    def _peek(self, part: Part) -> Any:
+        """Looks at a part that nothing depends on."""
         if part in self.values:
             return self.values[part]
         if not self.believe(part):
@@ -603,9 +616,18 @@ class Transaction:
     # Edges: a dependent keeps what it knows of its parents, a parent only who depends on it
 
     def edges_to(self, parent_id: str) -> list[Edge]:
-        children = self._domain(parent_id).children
-        found = (self._domain(child).parents.get(parent_id) for child in children)
-        return [edge for edge in found if edge is not None]
+        parent = self._domain(parent_id)
+        children = [cast(Domain, self._peek(job_part(child))) for child in parent.children]
+        edges = [edge for child in children if (edge := child.parents.get(parent_id))]
+        if parent.job is None or len(edges) <= FEW:
+            self.touched[-1] |= {job_part(child) for child in parent.children}
+            return edges
+        ended = parent.job.state in FINAL
+        untold = [edge for edge in edges if (edge.parent_state is None) == ended]
+        room = max(0, STEP - self.owner.count(len(self.touched) - 1))
+        if len(untold) > room:
+            self._assign(self.unfinished, parent_id, len(self.touched) - 1)
+        return untold[:room]
 
     def edges_from(self, child_id: str) -> list[Edge]:
         return list(self._domain(child_id).parents.values())
