@@ -155,7 +155,7 @@ class Batch:
             job = cast(Domain, before).job or self._earlier(draft.job_id)
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
         elif self._newest_draft[draft.job_id] == number:
-            subject = self._layout.happening(job, draft.kind)
+            subject = self._layout.happening(job, draft.kind, not domain.children)
         else:
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
         self._store(subject, payload, job_part(draft.job_id))

@@ -15,8 +15,8 @@ from headrace.engine.ledger import Ledger
 from headrace.engine.nats import message, plain
 from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
-from headrace.engine.nats.layout import Layout
-from headrace.engine.nats.lines import Line, Place, Ticket, line_named
+from headrace.engine.nats.layout import WATCH, Layout
+from headrace.engine.nats.lines import DUE, Line, Place, Ticket, line_named
 from headrace.engine.nats.transaction import (
     Domain,
     Part,
@@ -187,6 +187,8 @@ async def _start_plain(
 ) -> tuple[Claimed, int] | None:
     """Starts jobs each on its own, where all that there is are plain ones in plain queues; with
     how many tickets were of no use."""
+    if real and not home.has_line(Place(request.service, WATCH), DUE):
+        return None
     found: dict[str, list[tuple[Ticket, Job]]] = {}
     for line, tickets in lines.items():
         settings = home.known_settings(*line.place)
@@ -270,13 +272,11 @@ def _job(ticket: Ticket, transaction: Transaction) -> Job | None:
 
 def _watch_leases(transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]) -> None:
     """Has someone look when the leases of this claim would have run out."""
-    by_queue: dict[str, list[str]] = {}
-    for job in jobs:
-        by_queue.setdefault(job.queue, []).append(job.id)
-    for queue, ids in by_queue.items():
+    ids = [job.id for job in jobs]
+    if ids:
         what = f"lease.{secrets.token_hex(8)}"
         at = request.now + request.lease
-        transaction.watch(Timer(request.service, queue, what, at, msgspec.json.encode(ids)))
+        transaction.watch(Timer(request.service, WATCH, what, at, msgspec.json.encode(ids)))
 
 
 def _told_by(ticket: Ticket) -> Domain | None:
@@ -296,12 +296,7 @@ def _sorted_out(
     later: list[Ticket] = []
     for ticket in tickets:
         kind, whose = ticket.what
-        if kind == "lease":
-            ids = msgspec.json.decode(ticket.payload, type=tuple[str, ...])
-            home.watch.leases[ticket.reply] = (line, ticket, ids)
-        elif kind == "expire":
-            home.watch.expiries[ticket.reply] = (line, ticket, whose)
-        elif kind == "rest":
+        if kind == "rest":
             home.committer.unfinished.setdefault(whose, now)
             home.watch.rests.append((line, ticket))
         elif paused:

@@ -29,6 +29,9 @@ DEFAULT_NAMESPACE = "headrace"
 PLACED = "placed"
 """The job's place changed, but nothing happened to it that the journal tells."""
 
+WATCH = "~"
+"""In the place of a queue: what every worker of the service looks after, whatever it serves."""
+
 HEARTBEAT = "heartbeat"
 """The job's lease was renewed."""
 
@@ -67,13 +70,18 @@ class Layout:
         """Where the messages of a job are, without their last tokens."""
         return f"{self.namespace}.jobs.{spec.service}.{spec.type}.{spec.id}.".encode()
 
-    def happening(self, job: Job, event: str) -> bytes:
+    def happening(self, job: Job, event: str, alone: bool = True) -> bytes:
         """Where a job's newest message goes; where it says that the job can start, the line of
-        its queue reads it."""
+        its queue reads it. One that is not `alone` has dependents."""
         subject = self.prefix(job.spec) + event.encode()
         if job.stage is not Stage.READY:
             return subject
-        if event == EventType.CREATED and not job.spec.lifo and job.run_at >= job.updated_at:
+        if (
+            event == EventType.CREATED
+            and alone
+            and not job.spec.lifo
+            and job.run_at >= job.updated_at
+        ):
             return subject + f".ready.{job.queue}.{job.priority}".encode()
         return subject + f".early.{job.queue}".encode()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -27,8 +26,8 @@ from headrace.engine.nats import message
 from headrace.engine.nats.batch import block, moment
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
-from headrace.engine.nats.layout import Layout
-from headrace.engine.nats.lines import Place, Ticket
+from headrace.engine.nats.layout import WATCH, Layout
+from headrace.engine.nats.lines import DUE, EARLY, Place, Ticket, line_named
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
@@ -255,7 +254,7 @@ async def insert(
 
 def startable(home: Home, ticket: Ticket, now: int) -> Job | None:
     """The job of a ticket, if it is a new one that can be started on its own."""
-    if ticket.delivered > 1 or ticket.is_due or ticket.event != EventType.CREATED:
+    if ticket.delivered > 1 or line_named(ticket) in (EARLY, DUE):
         return None
     letter = message.read(ticket.seq, ticket.payload)
     job = letter.job(letter.spec())
@@ -271,11 +270,8 @@ async def start(
     """Starts jobs, each on its own; None for each that something happened to."""
     layout = home.layout
     timers: list[Sent] = []
-    if real:
-        by_queue: defaultdict[str, list[str]] = defaultdict(list)
-        for _, job in chosen:
-            by_queue[job.queue].append(job.id)
-        timers = [_watch(home, request, queue, ids) for queue, ids in by_queue.items()]
+    if real and chosen:
+        timers = [_watch(home, request, [job.id for _, job in chosen])]
     jobs: list[Job] = []
     sent: list[Sent] = []
     until = request.now + request.lease
@@ -346,14 +342,14 @@ def same_start(job: Job, started: Job) -> bool:
     )
 
 
-def _watch(home: Home, request: ClaimRequest, queue: str, ids: Sequence[str]) -> Sent:
+def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
     """Has someone look when these leases would have run out; sent before the jobs start."""
     what = f"lease.{secrets.token_hex(8)}"
     headers = b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (
         moment(request.now + request.lease),
-        home.layout.fired(request.service, queue, what),
+        home.layout.fired(request.service, WATCH, what),
     )
-    subject = home.layout.timer(request.service, queue, what)
+    subject = home.layout.timer(request.service, WATCH, what)
     return send(home, Pending(subject, msgspec.json.encode(ids), block(headers)))
 
 

@@ -18,7 +18,7 @@ from headrace.engine.nats.claiming import Watch
 from headrace.engine.nats.commit import Committer, Fault
 from headrace.engine.nats.documents import Sheet
 from headrace.engine.nats.errors import translated
-from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import DUE, EARLY, Line, Place, line_of
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.patience import PatientJetStream
@@ -204,7 +204,7 @@ class Session:
             known.setdefault(place, set()).add(name)
         self._have.clear()
         for place, names in known.items():
-            await self.line(place).ensure(sorted(names | {EARLY, DUE}))
+            await self.line(place).ensure(sorted(names | _always(place)))
 
     # Queues
 
@@ -267,7 +267,7 @@ class Session:
             if found and found not in self._have:
                 wanted.setdefault(found[0], set()).add(found[1])
         for place, names in wanted.items():
-            names |= {EARLY, DUE}
+            names |= _always(place)
             await self.line(place).ensure(sorted(names))
             if self.connection.connected:
                 self.connection.publish(self.layout.bell(LINES))
@@ -349,3 +349,8 @@ class Session:
 
     def ring(self, topics: Iterable[str]) -> None:
         self._ropes.ring(topics, self.connection)
+
+
+def _always(place: Place) -> set[str]:
+    """The lines that a queue has whatever stands in it."""
+    return {DUE} if place.queue == WATCH else {EARLY, DUE}

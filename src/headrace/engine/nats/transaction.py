@@ -372,7 +372,7 @@ class Transaction:
             and new.state in WAITING
             and (old is None or old.state not in WAITING or old.expires_at != new.expires_at)
         ):
-            self._time(Timer(new.service, new.queue, f"expire.{new.id}", new.expires_at))
+            self._time(Timer(new.service, names.WATCH, f"expire.{new.id}", new.expires_at))
 
     def _time(self, timer: Timer) -> None:
         self.timers.append(timer)
@@ -629,6 +629,13 @@ class Transaction:
             self._assign(self.unfinished, parent_id, len(self.touched) - 1)
         return untold[:room]
 
+    def _look_closer_at(self, parent: Domain) -> None:
+        """A job that could be started on its own no longer can once others depend on it: it gets a
+        ticket that says so."""
+        job = parent.job
+        if not parent.children and job and job.stage is Stage.READY:
+            self.save(job, job)
+
     def edges_from(self, child_id: str) -> list[Edge]:
         return list(self._domain(child_id).parents.values())
 
@@ -636,6 +643,8 @@ class Transaction:
         child, parent = self._domain(edge.child_id), self._domain(edge.parent_id)
         known = edge.parent_id in child.parents
         if not known:
+            self._look_closer_at(parent)
+            parent = self._domain(edge.parent_id)
             others = tuple(id for id in parent.children if id != edge.child_id)
             self._set(job_part(edge.parent_id), replace(parent, children=(*others, edge.child_id)))
             child = self._domain(edge.child_id)

@@ -14,6 +14,8 @@ from headrace.engine.ledger import Ledger
 from headrace.engine.nats import documents
 from headrace.engine.nats.batch import block, guard_lines
 from headrace.engine.nats.errors import Conflict, translated
+from headrace.engine.nats.layout import WATCH
+from headrace.engine.nats.lines import WINDOW, Place
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import Transaction, job_part
 from headrace.engine.nats.wire.jetstream import Pending
@@ -44,8 +46,26 @@ async def lapsed(session: Session, filter: Filter, limit: int) -> Page:
     """The jobs that timers told this session to look at, and that are overdue indeed. Workers
     learn of leases and times to start this way, not from the projection."""
     leases = filter.lease_until is not None
+    if filter.service is not None:
+        await _take_tickets(session, filter.service)
     found = await (_lapsed_leases if leases else _expired)(session, filter)
     return Page(tuple(found[:limit]))
+
+
+async def _take_tickets(session: Session, service: str) -> None:
+    """What the timers have left for whoever comes first."""
+    line = session.line(Place(service, WATCH))
+    more = True
+    while more:
+        tickets, full = await line.gather(WINDOW, paused=False)
+        more = bool(full and tickets)
+        for ticket in tickets:
+            kind, whose = ticket.what
+            if kind == "lease":
+                ids = msgspec.json.decode(ticket.payload, type=tuple[str, ...])
+                session.watch.leases[ticket.reply] = line, ticket, ids
+            else:
+                session.watch.expiries[ticket.reply] = line, ticket, whose
 
 
 async def _lapsed_leases(session: Session, filter: Filter) -> list[Job]:
