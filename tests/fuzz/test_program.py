@@ -19,8 +19,8 @@ from headrace.app.engines import engine_for
 from headrace.cli.root import headrace
 from tests.fuzz.values import QUICK, TEXTS, refusal
 
-ENDLESS = ("worker", "events")
-"""Commands that may go on for ever."""
+ENDLESS = {("worker",), ("events",), ("job", "watch"), ("nats", "up")}
+"""Commands that go on until they are told to stop, as they should."""
 
 
 def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -32,7 +32,7 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
         yield path
 
 
-PATHS = [path for path in commands(headrace) if path[0] not in ENDLESS]
+PATHS = [path for path in commands(headrace) if path not in ENDLESS]
 
 
 def options_of(path: tuple[str, ...]) -> list[str]:
