@@ -192,7 +192,7 @@ class Batch:
                 self._add_edges(part, value)
             case "key":
                 self._add_record(part, self._key_written(value))
-            case "dedup" | "tally":
+            case "dedup" | "tally" | "floor":
                 self._add_record(part, msgspec.json.encode(value))
             case _:
                 raise AssertionError(part)
@@ -332,7 +332,7 @@ class Batch:
 
 
 _UNWRITTEN = object()
-_GUARDED = frozenset({"job", "key", "dedup", "tally"})
+_GUARDED = frozenset({"job", "key", "dedup", "tally", "floor"})
 
 
 def block(lines: bytes) -> bytes:

@@ -60,6 +60,8 @@ class Loader:
                 return self._layout.key(part.of, part.name)
             case "dedup":
                 return self._layout.dedup(part.of, part.name)
+            case "floor":
+                return self._layout.floor()
             case _:
                 return self._layout.tally(part.of, part.name)
 
@@ -169,6 +171,8 @@ def _record(part: Part, stored: Stored | None) -> Any:
             return _key_record(stored) if stored else KeyRecord()
         case "dedup":
             return _HOLDER.decode(stored.payload) if stored else None
+        case "floor":
+            return int(stored.payload) if stored else 0
         case _:
             return _TALLY.decode(stored.payload) if stored else Tally()
 

@@ -117,6 +117,7 @@ _EMPTY: dict[str, Any] = {
     "key": KeyRecord(),
     "dedup": None,
     "tally": Tally(),
+    "floor": 0,
     "waiting": [],
     "notes": [],
 }
@@ -483,6 +484,13 @@ class Transaction:
     def set_arrival(self, service: str, queue: str, arrival: int) -> None:
         part = Part("tally", queue, service)
         self._set(part, replace(cast(Tally, self._get(part)), arrival=arrival))
+
+    # The journal
+
+    def raise_floor(self, floor: int) -> None:
+        """Entries up to here are of no more interest."""
+        part = Part("floor", "")
+        self._set(part, max(floor, cast(int, self._get(part))))
 
     # Keys
 

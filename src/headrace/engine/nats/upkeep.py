@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -12,13 +11,11 @@ from headrace.core.model import Filter, Job, Page
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import documents
-from headrace.engine.nats.batch import block, guard_lines
-from headrace.engine.nats.errors import Conflict, translated
+from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import WINDOW, Place
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import Transaction, job_part
-from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import Prune
 
@@ -124,19 +121,21 @@ async def prune(session: Session, order: Prune) -> int:
     chosen = [projection.ended(cutoff, min(order.limit, MOST)) for cutoff in order.cutoffs]
     entries, floor = projection.old_entries(order.journal_before, order.limit)
     gone = 0
-    if any(chosen):
-        gone = await _discard(session, order, chosen)
-    if entries:
-        await _raise_floor(session, floor)
+    if entries or any(chosen):
+        gone = await _discard(session, order, chosen, floor if entries else 0)
     await _forget_holders(session, order.now)
     await _forget_documents(session, order.now)
     await _reclaim(session)
     return gone + entries
 
 
-async def _discard(session: Session, order: Prune, chosen: Sequence[Sequence[Job]]) -> int:
+async def _discard(
+    session: Session, order: Prune, chosen: Sequence[Sequence[Job]], floor: int
+) -> int:
     def work(ledger: Ledger, transaction: Transaction) -> int:
         gone = 0
+        if floor:
+            transaction.raise_floor(floor)
         for jobs in chosen:
             for job in jobs:
                 stored = transaction.job(job.id)
@@ -149,16 +148,6 @@ async def _discard(session: Session, order: Prune, chosen: Sequence[Sequence[Job
 
     parts = [job_part(job.id) for jobs in chosen for job in jobs]
     return await session.committer.ask(work, parts, order.now)
-
-
-async def _raise_floor(session: Session, floor: int) -> None:
-    subject = session.layout.floor()
-    with translated("pruning the journal"):
-        found = await session.js.last(session.layout.stream, [subject])
-    guard = guard_lines(subject, found[0].seq if found else 0)
-    headers = block(b"Nats-Rollup: sub\r\n" + guard)
-    with suppress(Conflict):  # somebody else has raised it
-        await documents.store(session, [Pending(subject, b"%d" % floor, headers)])
 
 
 async def _forget_holders(session: Session, now: int) -> None:
@@ -203,7 +192,8 @@ async def _everything(session: Session, filter: bytes) -> list[Stored]:
 async def _reclaim(session: Session) -> None:
     """Deletes the messages of jobs that are gone and that the journal no longer tells of."""
     gone = session.projection.gone(200)
-    for job_id, *_ in gone:
+    for job in gone:
+        domain = session.layout.domain(job.id)
         with translated("pruning"):
-            await session.js.purge(session.layout.stream, session.layout.domain(job_id))
-    session.projection.forget([one[0] for one in gone])
+            await session.js.purge(session.layout.stream, domain, upto_seq=job.last + 1)
+    session.projection.forget([job.id for job in gone])
