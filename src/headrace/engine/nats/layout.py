@@ -7,6 +7,7 @@ One stream is truth and journal at once. With `headrace` as the namespace:
     headrace.jobs.<service>.<type>.<id>.<event>.early.<queue>   … out of the order of the stream
     headrace.timer.<service>.<queue>.<what>                     fires at its time
     headrace.due.<service>.<queue>.<what>                       what a timer leaves
+    headrace.due.<service>.~.<what>                             … for any worker of the service
     headrace.rec.<kind>.<name>                                  a record: only the newest counts
     headrace.bell.>                                             wake-ups; not stored
     headrace.workers.<service>.<worker>.heartbeat               presence; not stored

@@ -21,7 +21,7 @@ from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
-from headrace.engine.nats.wire.pull import Puller, ack, ack_tokens, nak
+from headrace.engine.nats.wire.pull import NEW_LINK, Puller, ack, ack_tokens, nak
 from headrace.engine.protocol import work_topic
 
 EARLY = "early"
@@ -50,7 +50,7 @@ LINGER = 30.0
 """Seconds for which a worker that found nothing lets tickets come by themselves."""
 
 LAG = 0.2
-"""Seconds for which a replica may lag behind."""
+"""Seconds for which a consumer may not know yet what is stored."""
 
 AMPLE = 2.0
 """Seconds for which tickets are kept that were not needed: as long as nobody else has any, and
@@ -237,6 +237,7 @@ class Line:
             tickets, status = await draw.take(wanted)
             if status in GONE and not tickets:
                 await self._create(name)
+            if status in (*GONE, NEW_LINK) and not tickets:
                 tickets, status = await draw.take(wanted)
             if status not in EMPTY and not tickets:
                 raise _unanswered(self.consumer(name), status)
