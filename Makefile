@@ -1,7 +1,7 @@
 # Headrace: everything a developer runs. Needs make and Python 3.11 or newer, nothing else.
 #   make setup PYTHON=python3.12   another interpreter
 #   make setup UV=                 pip, though uv is there
-#   make test ARGS="-k lease"      more arguments for the program behind demo, test and bench
+#   make test ARGS="-k lease"      more arguments for the program behind demo, test, bench and race
 
 PYTHON ?= python3
 UV     ?= $(shell command -v uv 2>/dev/null)
@@ -14,6 +14,7 @@ SEED   ?=
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := $(VENV)/.peers
 PIP   := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # uv trusts the machine's certificates, as pip users behind a company proxy expect.
@@ -22,13 +23,14 @@ export UV_SYSTEM_CERTS ?= 1
 # The build backend comes first and from the same pins, so that the build needs no isolated
 # environment and picks no version of its own.
 BACKEND := --constraint constraints.txt hatchling
-PROJECT := --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+EXTRAS  := dev
+PROJECT  = --constraint constraints.txt --no-build-isolation --editable '.[$(EXTRAS)]'
 
 # How many examples the long tests of the lab try: about as long as one engine takes before them.
 RUNS = $$(awk 'BEGIN { print int(100 * $(if $(HOURS),60 * $(HOURS),$(MINUTES))) + 1 }')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench lab race docs fmt clean with-uv with-pip
+.PHONY: help setup demo test check bench lab race docs fmt clean install with-uv with-pip
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -60,8 +62,9 @@ lab: $(STAMP) ## try to break every engine: MINUTES=3 or HOURS=1, ENGINE=sqlite,
 	@echo "lab: random interleavings, beside the reference and under the checker"
 	@HEADRACE_LAB_RUNS=$${HEADRACE_LAB_RUNS:-$(RUNS)} $(BIN)/pytest -q -n 2 -m lab $(ARGS)
 
-race: ## compare with other job queues (not built yet)
-	@echo "make race: the comparison with other job queues is not built yet" >&2; exit 1
+race: $(PEERS) ## race against huey and taskiq-nats, and write docs/benchmarks.md; ENGINE=sqlite
+	@$(BIN)/python bench/race/main.py $(if $(ENGINE),--engine $(ENGINE),--page docs/benchmarks.md) \
+		$(ARGS)
 
 docs: $(STAMP) ## write the generated pages of docs/
 	@$(BIN)/python docs/generate.py
@@ -74,13 +77,20 @@ clean: ## remove .venv, caches and build output
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
+	@$(MAKE) -s install
+	@touch $@
+	@echo "setup: ready in $(VENV)"
+
+$(PEERS): $(STAMP)
+	@$(MAKE) -s install EXTRAS=dev,race
+	@touch $@
+
+install:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "setup: '$(PYTHON)' is not Python 3.11 or newer; name one that is:" \
 			"make setup PYTHON=python3.12" >&2; exit 1; }
 	@if test -z "$(UV)"; then $(MAKE) -s with-pip; \
 		else $(MAKE) -s with-uv || { echo "setup: uv failed, trying pip" >&2; $(MAKE) -s with-pip; }; fi
-	@touch $@
-	@echo "setup: ready in $(VENV)"
 
 with-uv:
 	@echo "setup: installing with uv"
