@@ -17,7 +17,7 @@ HeadraceError
 ├── JobFailed                    raised by `JobRef.result()`; carries the remote error
 ├── AppClosed
 └── EngineError
-    ├── EngineUnavailable        try again: nothing was written
+    ├── EngineUnavailable        try again: nothing was written, or its confirmation was lost
     │   ├── StoreBusy            a stranger holds the store's lock
     │   ├── StoreFull
     │   └── StoreReadOnly
@@ -132,7 +132,8 @@ class EngineError(HeadraceError):
 
 
 class EngineUnavailable(EngineError):
-    """The store cannot be reached or written now. Nothing was written; trying again is safe."""
+    """The store cannot be reached or written now. Trying again is safe: nothing was written, or,
+    where a server's answer was lost, what was written is known again."""
 
 
 class StoreBusy(EngineUnavailable):
