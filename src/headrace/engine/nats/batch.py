@@ -40,6 +40,9 @@ CHUNK = 200
 REST = 2000
 """Milliseconds after which somebody else goes on with what was left unfinished."""
 
+_LAST = 253_402_300_799_999
+"""The end of the year 9999, which is as far as times are spelled."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROLLUP = b"Nats-Rollup: sub\r\n"
 _PASSING = b"Nats-TTL: 1s\r\n"
@@ -87,12 +90,15 @@ class Batch:
         component: Component,
         guard: Callable[[Part], bytes],
         real: bool,
+        shift: int,
     ) -> None:
+        """`shift` is how far the server's clock is ahead of the caller's; where the caller moves
+        its own by hand, it is not `real`."""
         self._transaction, self._layout, self._guard = transaction, layout, guard
         self._component = component
         self.operations = component.operations
         self._places: dict[int, int] = {}
-        self._real = real
+        self._real, self._shift = real, shift
         self.messages: list[Pending] = []
         self._unguarded: list[int] = []
         self._guards: dict[Part, int] = {}
@@ -232,16 +238,12 @@ class Batch:
 
     def _add_timer(self, timer: Timer) -> None:
         service, queue, what, at, body = timer
-        if not self._real:
-            if what.startswith("run."):
-                subject = self._layout.timer(service, queue, what)
-                self._store(subject, b"%d" % at, None, _ROLLUP)
-            return
-        headers = b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (
-            moment(at),
-            self._layout.fired(service, queue, what),
-        )
-        self._store(self._layout.timer(service, queue, what), body or b"%d" % at, None, headers)
+        subject = self._layout.timer(service, queue, what)
+        if not self._real and what.startswith("run."):
+            self._store(subject, b"%d" % at, None, _ROLLUP)
+            subject = self._layout.timer(service, queue, f"wake.{what}")
+        fired = self._layout.fired(service, queue, what)
+        self._store(subject, body or b"%d" % at, None, schedule(at + self._shift, fired))
 
     # Guarding
 
@@ -348,7 +350,13 @@ def guard_lines(filter: bytes, expected: int) -> bytes:
     )
 
 
-def moment(at: int) -> bytes:
+def schedule(at: int, target: bytes) -> bytes:
+    """The header lines of a message that the server sends on at a time of its own clock."""
+    at = min(at, _LAST)
+    return b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (_moment(at), target)
+
+
+def _moment(at: int) -> bytes:
     """A time as schedules spell it."""
     return (
         (_EPOCH + timedelta(milliseconds=at))

@@ -117,19 +117,19 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     lines: dict[Line, list[Ticket]] = {}
     delayed: list[str] = []
     more: dict[Line, set[str]] = {}
-    real = punctual(request.now)
     for place in places:
         line = home.line(place)
         paused = await home.paused(place)
         if request.limit:
             tickets, more[line] = await line.gather(want, paused)
             lines[line] = _sorted_out(home, line, tickets, paused, request.now)
-        if not real:
+        if not punctual(request.now):
             delayed += await _delayed(home, place)
-    started = await _start_plain(home, request, lines, real) if not delayed else None
+    started = await _start_plain(home, request, lines) if not delayed else None
     if started is not None:
         return started[0], started[1] > 0
     all_tickets = [ticket for tickets in lines.values() for ticket in tickets]
+    home.forget(*(ticket.what[1] for ticket in all_tickets))  # tickets may know better
     about = Counter(job_part(ticket.what[1]) for ticket in all_tickets)
     known = {
         part: domain
@@ -159,8 +159,7 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
                 _look_behind(transaction, request, lines[line], names)
         claimed = ledger.claim(request)
         tried.update((job.id, job) for job in claimed.jobs)
-        if real:
-            _watch_leases(transaction, request, claimed.jobs)
+        _watch_leases(transaction, request, claimed.jobs)
         return claimed
 
     parts: list[Part] = [*wanted, *map(job_part, delayed)]
@@ -183,11 +182,11 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
 
 
 async def _start_plain(
-    home: Home, request: ClaimRequest, lines: dict[Line, list[Ticket]], real: bool
+    home: Home, request: ClaimRequest, lines: dict[Line, list[Ticket]]
 ) -> tuple[Claimed, int] | None:
     """Starts jobs each on its own, where all that there is are plain ones in plain queues; with
     how many tickets were of no use."""
-    if real and not home.has_line(Place(request.service, WATCH), DUE):
+    if not home.has_line(Place(request.service, WATCH), DUE):
         return None
     found: dict[str, list[tuple[Ticket, Job]]] = {}
     for line, tickets in lines.items():
@@ -207,7 +206,7 @@ async def _start_plain(
         chosen += line_up[:room]
         found[share.queue] = line_up[room:]
     try:
-        jobs = await plain.start(home, request, chosen, real)
+        jobs = await plain.start(home, request, chosen)
     except BaseException:
         for line, tickets in lines.items():
             line.give_back(tickets)

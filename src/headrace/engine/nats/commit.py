@@ -64,6 +64,7 @@ class Home(Protocol):
     def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
     async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None: ...
     async def ensure_lines(self, messages: Iterable[Pending]) -> None: ...
+    def server_time(self) -> int: ...
     def note_lines(self, messages: Sequence[Pending], last: int) -> None: ...
     def ring(self, topics: Iterable[str]) -> None: ...
 
@@ -161,9 +162,11 @@ class Committer:
         await self._store_all(transaction, run.done)
 
     def _batch(self, transaction: Transaction, component: Component, ran: Sequence[Ran]) -> Batch:
-        real = all(punctual(ran[n][0].now) for n in component.operations)
+        now = max(ran[n][0].now for n in component.operations)
         home = self._home
-        return Batch(transaction, home.layout, component, home.loader.subject, real)
+        shift = home.server_time() - now
+        real = punctual(now)
+        return Batch(transaction, home.layout, component, home.loader.subject, real, shift)
 
     async def _load(self, transaction: Transaction, parts: Sequence[Part]) -> None:
         unknown = [part for part in parts if not transaction.believe(part)]

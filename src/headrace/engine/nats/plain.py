@@ -23,7 +23,7 @@ from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
 from headrace.core.states import FINAL, EventType, State
 from headrace.engine.nats import message
-from headrace.engine.nats.batch import block, moment
+from headrace.engine.nats.batch import block, schedule
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
 from headrace.engine.nats.layout import WATCH, Layout
@@ -58,6 +58,7 @@ class Home(Protocol):
     def replicated(self) -> bool: ...
     def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
     def has_line(self, place: Place, name: str) -> bool: ...
+    def server_time(self) -> int: ...
     def note_lines(self, messages: Sequence[Pending], last: int) -> None: ...
     def forget(self, *ids: str) -> None: ...
     def ring(self, topics: Iterable[str]) -> None: ...
@@ -231,7 +232,7 @@ async def insert(
         sent.append(one)
     verdicts: list[tuple[Verdict, ...]] = []
     topics: set[str] = set()
-    replicated = home.replicated
+    newest: dict[tuple[str, int], tuple[Pending, int]] = {}
     answers, trouble = await stored(home, sent)
     if trouble:
         raise trouble
@@ -239,12 +240,13 @@ async def insert(
         if seq is None:
             verdicts.append(await otherwise(group))
             continue
-        if replicated:
-            home.note_lines([one.message], seq)
+        newest[job.queue, job.priority] = one.message, seq
         topics.add(work_topic(job.spec.service, job.queue))
         topics.add(job_topic(job.spec.id))
         job = replace(job, seq=seq, version=seq)
         verdicts.append((Verdict(Outcome.ACCEPTED, job.spec.id, job=job),))
+    for pending, seq in newest.values():
+        home.note_lines([pending], seq)
     home.ring(topics)
     return verdicts
 
@@ -265,13 +267,11 @@ def startable(home: Home, ticket: Ticket, now: int) -> Job | None:
 
 
 async def start(
-    home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]], real: bool
+    home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]]
 ) -> list[Job | None]:
     """Starts jobs, each on its own; None for each that something happened to."""
     layout = home.layout
-    timers: list[Sent] = []
-    if real and chosen:
-        timers = [_watch(home, request, [job.id for _, job in chosen])]
+    timers = [_watch(home, request, [job.id for _, job in chosen])] if chosen else []
     jobs: list[Job] = []
     sent: list[Sent] = []
     until = request.now + request.lease
@@ -345,12 +345,10 @@ def same_start(job: Job, started: Job) -> bool:
 def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
     """Has someone look when these leases would have run out; sent before the jobs start."""
     what = f"lease.{secrets.token_hex(8)}"
-    headers = b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (
-        moment(request.now + request.lease),
-        home.layout.fired(request.service, WATCH, what),
-    )
+    fired = home.layout.fired(request.service, WATCH, what)
+    headers = block(schedule(home.server_time() + request.lease, fired))
     subject = home.layout.timer(request.service, WATCH, what)
-    return send(home, Pending(subject, msgspec.json.encode(ids), block(headers)))
+    return send(home, Pending(subject, msgspec.json.encode(ids), headers))
 
 
 # Ending

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -26,7 +27,6 @@ from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
 from headrace.engine.nats.transaction import (
     KeyRecord,
-    Known,
     Part,
     Tally,
     Transaction,
@@ -82,6 +82,7 @@ class Session:
         self._wanted_replicas: int | None = None
         self._looking: asyncio.Task[None] | None = None
         self.closed = asyncio.Event()
+        self._server_ahead = 0.0
 
     @property
     def replicated(self) -> bool:
@@ -120,6 +121,7 @@ class Session:
     def _begin(self, found: stream.StreamState) -> None:
         """From here on the stream is this one."""
         self.replicas, self.created, self.highest = found.replicas, found.created, found.last
+        self._server_ahead = found.time - time.monotonic() * 1000
         self.projection.open(f"{self.layout.stream} {self.created}")
 
     def _subscribe(self) -> None:
@@ -275,11 +277,10 @@ class Session:
 
     def note_lines(self, messages: Sequence[Pending], last: int) -> None:
         """What was stored stands in these lines; a consumer may not know it yet."""
-        if self.replicated:
-            first = last - len(messages) + 1
-            for place, message in enumerate(messages):
-                if found := line_of(message.subject):
-                    self.line(found[0]).wrote(found[1], first + place)
+        first = last - len(messages) + 1
+        for place, message in enumerate(messages):
+            if found := line_of(message.subject):
+                self.line(found[0]).wrote(found[1], first + place)
 
     # Reading for transactions
 
@@ -312,11 +313,8 @@ class Session:
         tally = Part("tally", part.name, part.of)
         counts = {c.state: c.jobs for c in await self.count(part.of) if c.queue == part.name}
         known = transaction.known[tally]
-        value: Tally = transaction.values.get(tally, known.value)
-        value = replace(value, counts=counts, counting=True)
-        transaction.known[tally] = Known(value, known.last)
-        if tally in transaction.values:
-            transaction.values[tally] = value
+        value: Tally = replace(known.value, counts=counts, counting=True)
+        transaction.know(tally, value, known.last)
 
     # The projection
 
@@ -337,6 +335,10 @@ class Session:
         service = msgspec.json.decode(body, type=_Beat).service
         with contextlib.suppress(WireError):  # nobody depends on it, and the next one comes soon
             self.connection.publish(self.layout.heartbeat(service, worker), bytes(body))
+
+    def server_time(self) -> int:
+        """What the server's clock shows, in milliseconds: timers go by that."""
+        return round(time.monotonic() * 1000 + self._server_ahead)
 
     def forget(self, *ids: str) -> None:
         """What the committer remembers of these jobs is out of date."""

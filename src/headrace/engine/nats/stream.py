@@ -12,6 +12,7 @@ from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.errors import ApiError, PermissionDenied
 from headrace.engine.nats.wire.jetstream import JetStream
+from headrace.engine.nats.wire.stored import milliseconds
 
 log = logging.getLogger("headrace.nats")
 
@@ -31,6 +32,8 @@ class StreamState(Struct, frozen=True):
     created: str
     replicas: int
     last: int
+    time: int
+    """What the server's clock showed, in milliseconds."""
 
 
 def wanted(layout: Layout, replicas: int) -> dict[str, Any]:
@@ -75,7 +78,10 @@ async def ensure(
         elif differs(layout, found["config"], replicas):
             found = await _reconcile(js, layout, found, replicas)
     return StreamState(
-        found["created"], found["config"]["num_replicas"], found["state"]["last_seq"]
+        found["created"],
+        found["config"]["num_replicas"],
+        found["state"]["last_seq"],
+        milliseconds(found["ts"].encode()),
     )
 
 

@@ -72,15 +72,17 @@ async def _lapsed_leases(session: Session, filter: Filter) -> list[Job]:
     jobs = await _jobs(session, ids)
     found: dict[str, Job] = {}
     for reply, (line, ticket, members) in list(watched.items()):
-        active = [jobs[id] for id in members if (job := jobs[id]) and job.lease_until]
-        overdue = [job for job in active if job and (job.lease_until or 0) <= now]
+        if not all(id in jobs for id in members):
+            continue  # it came while the others were read
+        active = [job for id in members if (job := jobs[id]) and job.lease_until]
+        overdue = [job for job in active if (job.lease_until or 0) <= now]
         found.update((job.id, job) for job in overdue)
         if not active:
             del watched[reply]
             line.give_up([ticket])
         elif not overdue:
             del watched[reply]
-            soonest = min(job.lease_until or 0 for job in active if job)
+            soonest = min(job.lease_until or 0 for job in active)
             line.give_back([ticket], max(0.05, (soonest - now) / 1000))
     return [job for job in found.values() if filter.service in (None, job.service)]
 
@@ -91,6 +93,8 @@ async def _expired(session: Session, filter: Filter) -> list[Job]:
     jobs = await _jobs(session, {job_id for _, _, job_id in watched.values()})
     found: list[Job] = []
     for reply, (line, ticket, job_id) in list(watched.items()):
+        if job_id not in jobs:
+            continue  # it came while the others were read
         job = jobs[job_id]
         if job is None or job.state not in WAITING or job.expires_at is None:
             del watched[reply]
