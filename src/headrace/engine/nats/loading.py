@@ -18,6 +18,7 @@ from headrace.engine.nats.transaction import (
     MEMBERS,
     Domain,
     KeyRecord,
+    Known,
     Note,
     Part,
     Tally,
@@ -109,6 +110,12 @@ class Loader:
         for priority, seq in taken.items():
             filter = self._layout.note(service, hash, priority, "*")
             await self._js.purge(self._layout.stream, filter, upto_seq=seq + 1)
+
+    async def tally(self, service: str, queue: str) -> Known:
+        """What is counted of a queue."""
+        found = await self._js.last(self._layout.stream, [self._layout.tally(service, queue)])
+        one = found[0] if found else None
+        return Known(_record(Part("tally", queue, service), one), one.seq if one else 0)
 
     async def domains(self, ids: Sequence[str]) -> dict[str, Domain]:
         """Jobs with what is kept under their prefixes."""

@@ -462,6 +462,12 @@ class Transaction:
             counts = tally.counts | {job.state: tally.counts.get(job.state, 0) + step}
             self._set(Part("tally", job.queue, job.service), replace(tally, counts=counts))
 
+    def correct(self, part: Part, seen: Known, counts: dict[State, int]) -> None:
+        """Puts right what is counted of a queue, if it is still as it was seen."""
+        tally = cast(Tally, self._get(part))
+        if part in self.known and self.known[part].last == seen.last:
+            self._set(part, replace(tally, counts=counts))
+
     def oldest_waiting(self, service: str, queue: str) -> str | None:
         waiting: list[str] = self._get(Part("waiting", queue, service))
         for job_id in waiting:

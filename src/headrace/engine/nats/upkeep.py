@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import WINDOW, Place
 from headrace.engine.nats.session import Session
-from headrace.engine.nats.transaction import Transaction, job_part
+from headrace.engine.nats.transaction import Known, Part, Transaction, job_part
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import Prune
 
@@ -127,6 +127,7 @@ async def prune(session: Session, order: Prune) -> int:
     gone = 0
     if entries or any(chosen):
         gone = await _discard(session, order, chosen, floor if entries else 0)
+    await _count_again(session, order.now)
     await _forget_holders(session, order.now)
     await _forget_documents(session, order.now)
     await _reclaim(session)
@@ -152,6 +153,34 @@ async def _discard(
 
     parts = [job_part(job.id) for jobs in chosen for job in jobs]
     return await session.committer.ask(work, parts, order.now)
+
+
+async def _count_again(session: Session, now: int) -> None:
+    """Puts right what is counted of queues with limits: while a limit is set, somebody who has not
+    heard of it yet may start or end a job uncounted."""
+    for service, queue in {(one.service, one.queue) for one in session.projection.count()}:
+        settings = await session.settings_of(Place(service, queue))
+        if settings.max_active is None and settings.max_entries is None:
+            continue
+        with translated("reading counts"):
+            found = await session.loader.tally(service, queue)
+        counted = {c.state: c.jobs for c in await session.count(service) if c.queue == queue}
+        wrong = found.value.counting and counted != {
+            s: n for s, n in found.value.counts.items() if n
+        }
+        if wrong:
+            await session.committer.ask(_correcting(found, service, queue, counted), [], now)
+
+
+def _correcting(
+    found: Known, service: str, queue: str, counts: dict[State, int]
+) -> Callable[[Ledger, Transaction], None]:
+    part = Part("tally", queue, service)
+
+    def work(_: Ledger, transaction: Transaction) -> None:
+        transaction.correct(part, found, counts)
+
+    return work
 
 
 async def _forget_holders(session: Session, now: int) -> None:
