@@ -33,6 +33,8 @@ SYNC = "1s"
 LAST = 300
 """So many of the jobs that started last are asked for their results when a drain ends."""
 
+NO_RESULTS = "the same, peer without results"
+
 Store = Literal["SQLite", "NATS"]
 
 
@@ -150,8 +152,8 @@ class Worker:
 class Ground:
     """A store that nobody has used, and what runs on it."""
 
-    def __init__(self, folder: Path, url: str, module: str) -> None:
-        self._folder, self._url = folder, url
+    def __init__(self, folder: Path, url: str, module: str, results: bool) -> None:
+        self._folder, self._url, self.results = folder, url, results
         self.marks = Marks(folder / "marks")
         self._own = contextlib.ExitStack()
         self.module = module
@@ -161,6 +163,7 @@ class Ground:
             **os.environ,
             VARIABLE: str(self._folder / "marks"),
             "RACE_STORE": self._url,
+            "RACE_RESULTS": "on" if self.results else "off",
             "PYTHONPATH": str(HERE),
             "XDG_CACHE_HOME": str(self._folder),
         }
@@ -208,8 +211,8 @@ class Ground:
 
 
 @contextlib.contextmanager
-def ground(store: Store, module: str) -> Iterator[Ground]:
-    """A fresh store; whatever was started on it is ended."""
+def ground(store: Store, module: str, *, results: bool = True) -> Iterator[Ground]:
+    """A fresh store; whatever was started on it is ended. Only peers can do without results."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-race-")))
         if store == "NATS":
@@ -218,7 +221,7 @@ def ground(store: Store, module: str) -> Iterator[Ground]:
             url = f"sqlite:{folder / 'jobs.db'}"
         else:
             url = str(folder / "jobs.db")
-        found = Ground(folder, url, module)
+        found = Ground(folder, url, module, results)
         stack.callback(found.close)
         yield found
 
@@ -238,6 +241,11 @@ def run(store: Store, contestant: Contestant, sizes: Sizes) -> Results:
         rates, most = _drain(place, sizes.bulk, sizes.wide)
         found |= {"enqueue many": rates[0], f"drain, {sizes.wide} at a time": rates[1]}
         found["memory, working"] = most
+        found[NO_RESULTS] = rates[1]
+    if contestant is not HEADRACE:
+        with ground(store, module, results=False) as place:
+            rates, _ = _drain(place, sizes.bulk, sizes.wide)
+            found[NO_RESULTS] = rates[1]
     with ground(store, module) as place:
         rates, _ = _drain(place, sizes.serial, 1)
         found["drain, one at a time"] = rates[1]
@@ -248,13 +256,16 @@ def run(store: Store, contestant: Contestant, sizes: Sizes) -> Results:
 
 def _drain(place: Ground, count: int, concurrency: int) -> tuple[tuple[float, float], float]:
     """Jobs enqueued and worked off per second, the latter from the first handler's start until
-    the last result is stored; and the most memory."""
+    the last result is stored, or, without results, until the last handler's start; and the most
+    memory."""
     producer = place.producer()
     spent = producer.ask("bulk", first=0, count=count)
     worker = place.worker(producer, concurrency)
     times, most = place.ran(range(count), worker)
-    last = sorted(range(count), key=times.__getitem__)[-LAST:]
-    end = producer.ask("settle", jobs=last)
+    end = max(times)
+    if place.results:
+        last = sorted(range(count), key=times.__getitem__)[-LAST:]
+        end = producer.ask("settle", jobs=last)
     return (count / spent, count / (end - min(times))), most
 
 

@@ -43,6 +43,7 @@ def rows(wide: int) -> list[Row]:
         Row("enqueue many", "/s", True, 0),
         Row("drain, one at a time", "/s", True, 0),
         Row(f"drain, {wide} at a time", "/s", True, 0),
+        Row("the same, peer without results", "/s", True, 0),
         Row("pick-up p50", "ms", False, 1),
         Row("pick-up p99", "ms", False, 1),
         Row("round trip p50", "ms", False, 1),

@@ -15,7 +15,12 @@ from contestant import nothing_to_open
 from huey import SqliteHuey
 from marks import work
 
-huey = SqliteHuey("race", filename=os.environ["RACE_STORE"], fsync=True)
+huey = SqliteHuey(
+    "race",
+    results=os.environ["RACE_RESULTS"] == "on",
+    filename=os.environ["RACE_STORE"],
+    fsync=True,
+)
 
 POLL = "0.01"
 """Seconds between two looks at the queue. The default, 0.1 growing to 10, is gentler to an idle
@@ -48,7 +53,8 @@ class Huey:
         return noop(job)
 
     async def put_many(self, jobs: Sequence[int]) -> Sequence[Any]:
-        return list(noop.map(jobs))
+        refs = noop.map(jobs)
+        return list(refs) if refs else [None] * len(jobs)
 
     async def result(self, ref: Any) -> int:
         """Its own blocking `get` looks every 50 ms at first, which would hide the rest."""

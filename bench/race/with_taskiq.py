@@ -15,13 +15,11 @@ from taskiq_nats import PullBasedJetStreamBroker
 from taskiq_nats.result_backend import NATSObjectStoreResultBackend
 
 URL = os.environ["RACE_STORE"]
-BATCH = int(os.environ.get("RACE_TASKIQ_BATCH", "100"))
-TIMEOUT = float(os.environ.get("RACE_TASKIQ_TIMEOUT", "1"))
-IN_FLIGHT = 100
+BATCH, TIMEOUT, IN_FLIGHT = 100, 5, 100
 
-broker = PullBasedJetStreamBroker(
-    URL, pull_consume_batch=BATCH, pull_consume_timeout=TIMEOUT
-).with_result_backend(NATSObjectStoreResultBackend(URL))
+broker: Any = PullBasedJetStreamBroker(URL, pull_consume_batch=BATCH, pull_consume_timeout=TIMEOUT)
+if os.environ["RACE_RESULTS"] == "on":
+    broker = broker.with_result_backend(NATSObjectStoreResultBackend(URL))
 
 
 @broker.task(task_name="noop")
@@ -42,7 +40,7 @@ class Taskiq:
         return (
             f"`taskiq worker --workers 1 --max-async-tasks {concurrency} --max-prefetch"
             f" {concurrency}`, `PullBasedJetStreamBroker(pull_consume_batch={BATCH},"
-            f" pull_consume_timeout={TIMEOUT:g})`, `NATSObjectStoreResultBackend`, uvloop"
+            f" pull_consume_timeout={TIMEOUT})`, `NATSObjectStoreResultBackend`, uvloop"
         )
 
     @asynccontextmanager
