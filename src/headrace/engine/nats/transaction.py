@@ -444,8 +444,9 @@ class Transaction:
         return settings.max_active is not None or settings.max_entries is not None
 
     def _tally(self, service: str, queue: str) -> Tally:
-        tally = cast(Tally, self._get(Part("tally", queue, service)))
-        if not tally.counting and self._counts(service, queue):
+        part = Part("tally", queue, service)
+        tally = cast(Tally, self._get(part))
+        if not tally.counting and part not in self.missing and self._counts(service, queue):
             self.missing.add(Part("census", queue, service))
         return tally
 
