@@ -192,6 +192,8 @@ class Committer:
 
     async def _store_all(self, transaction: Transaction, ran: Sequence[Ran]) -> None:
         parts = components(transaction)
+        if self._home.fault and transaction.drafts:
+            self._home.fault("before_commit")
         if len(parts) > 1 and not transaction.independent:
             whole = self._batch(transaction, union(parts), ran)
             await self._home.ensure_lines(whole.messages)
@@ -262,8 +264,6 @@ class Committer:
                 f"one step would take {len(messages)} messages, and a JetStream batch holds"
                 f" {MOST}; submit fewer jobs that depend on each other at a time"
             )
-        if home.fault:
-            home.fault("before_commit")
         with translated("storing jobs"):
             last = await home.js.store_batch(messages)
         home.highest = max(home.highest, last)

@@ -139,6 +139,12 @@ def guard(home: Home, job: Job, last: int) -> bytes:
     return b"NATS/1.0\r\n%b%d%b%b\r\n\r\n" % (_GUARD, last, _SUBJECT, filter)
 
 
+def reach(home: Home, point: str) -> None:
+    """Lets a test crash here."""
+    if home.fault:
+        home.fault(point)
+
+
 # Sending
 
 
@@ -224,6 +230,7 @@ async def insert(
     otherwise: Callable[[Sequence[NewJob]], Coroutine[Any, Any, tuple[Verdict, ...]]],
 ) -> list[tuple[Verdict, ...]]:
     """Adds jobs, each on its own; `otherwise` sees to one whose id is taken."""
+    reach(home, "before_commit")
     jobs: list[Job] = []
     sent: list[Sent] = []
     for (new,), chosen in zip(groups, settings, strict=True):
@@ -236,6 +243,7 @@ async def insert(
     answers, trouble = await stored(home, sent)
     if trouble:
         raise trouble
+    reach(home, "after_commit")
     for group, job, one, (seq, _) in zip(groups, jobs, sent, answers, strict=True):
         if seq is None:
             verdicts.append(await otherwise(group))
@@ -271,6 +279,8 @@ async def start(
 ) -> list[Job | None]:
     """Starts jobs, each on its own; None for each that something happened to."""
     layout = home.layout
+    if chosen:
+        reach(home, "before_commit")
     timers = [_watch(home, request, [job.id for _, job in chosen])] if chosen else []
     jobs: list[Job] = []
     sent: list[Sent] = []
@@ -295,6 +305,8 @@ async def start(
         jobs.append(started)
         sent.append(send(home, Pending(subject, body, guard(home, job, ticket.seq))))
     found = await _started(home, timers, jobs, sent)
+    if chosen:
+        reach(home, "after_commit")
     home.forget(*(job.id for job in jobs))
     home.ring(job_topic(job.id) for job in found if job)
     return found
@@ -383,6 +395,7 @@ async def apply(
     otherwise: Callable[[Change], Coroutine[Any, Any, Answer]],
 ) -> list[Answer]:
     """Ends jobs, each on its own; `otherwise` sees to those that something happened to."""
+    reach(home, "before_commit")
     sent = [end(home, held, job) for held, job in ends]
     answers: list[Answer] = []
     for _, job in ends:
@@ -390,6 +403,7 @@ async def apply(
     found, trouble = await stored(home, sent)
     if trouble:
         raise trouble
+    reach(home, "after_commit")
     for change, (_, job), (seq, _) in zip(changes, ends, found, strict=True):
         if seq is None:
             answers.append(await otherwise(change))
