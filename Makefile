@@ -82,7 +82,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: ready in $(VENV)"
 
 $(PEERS): $(STAMP)
-	@$(MAKE) -s install EXTRAS=dev,race
+	@$(MAKE) -s install EXTRAS=race
 	@touch $@
 
 install:

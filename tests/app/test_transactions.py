@@ -27,6 +27,7 @@ async def app(tmp_path: Path) -> AsyncIterator[App]:
 @pytest.fixture
 def own(app: App, tmp_path: Path) -> Iterator[apsw.Connection]:
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.set_busy_timeout(10_000)
     connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     yield connection
     connection.close()

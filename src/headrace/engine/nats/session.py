@@ -108,7 +108,8 @@ class Session:
             self.projection = Projection(self._projection_path, self.layout)
             self._begin(await self._ensure_stream())
             self._subscribe()
-            await self.connection.flush()
+            with contextlib.suppress(WireError):  # it subscribes again with every connection
+                await self.connection.flush()
         except BaseException:
             await self.connection.close()
             raise
