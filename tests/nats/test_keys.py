@@ -45,9 +45,7 @@ async def test_record_of_a_key_stays_small_however_many_wait(bench: Bench) -> No
 
 async def test_all_that_wait_for_a_key_run_in_order(bench: Bench) -> None:
     await bench.engine.insert([[bench.new(f"j{n:04}", key=K)] for n in range(700)], bench.now)
-    ran: list[str] = []
-    for _ in range(700):
-        ran.append((await bench.run()).id)
+    ran = [(await bench.run()).id for _ in range(700)]
     assert ran == [f"j{n:04}" for n in range(700)]
     assert await bench.claimed_ids() == []
     assert await bench.engine.key("svc", K.hash) is None
