@@ -35,6 +35,9 @@ LAST = 300
 
 NO_RESULTS = "the same, peer without results"
 
+LEAST = 0.1
+"""Per cent of a core; less is not told apart."""
+
 Store = Literal["SQLite", "NATS"]
 
 
@@ -82,8 +85,8 @@ class Sizes:
     idle: int = 200
     wide: int = 100
     """How many jobs run at a time in the wide drain, and in everything else."""
-    rest: float = 1.5
-    """Seconds after which a worker counts as idle."""
+    rest: float = 3.0
+    """Seconds for which a worker is watched that has nothing to do."""
 
 
 class Failed(Exception):
@@ -133,14 +136,27 @@ class Worker:
 
     def memory(self) -> tuple[float, int]:
         """Megabytes that are resident, in all of its processes, and how many these are."""
-        size = count = 0
-        with contextlib.suppress(psutil.NoSuchProcess):
+        sizes: list[int] = []
+        for process in self._all():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                sizes.append(process.memory_info().rss)
+        return sum(sizes) / 1e6, len(sizes)
+
+    def spent(self) -> float:
+        """Seconds of processor time of all of its processes."""
+        found = 0.0
+        for process in self._all():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                found += times.user + times.system
+        return found
+
+    def _all(self) -> list[psutil.Process]:
+        try:
             parent = psutil.Process(self._process.pid)
-            for process in (parent, *parent.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    size += process.memory_info().rss
-                    count += 1
-        return size / 1e6, count
+            return [parent, *parent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -274,7 +290,10 @@ def _idle(place: Ground, sizes: Sizes) -> Results:
     producer.ask("single", first=0, count=1)
     worker = place.worker(producer, sizes.wide)
     (first,), _ = place.ran(range(1), worker)
+    time.sleep(sizes.rest / 3)
+    before = worker.spent()
     time.sleep(sizes.rest)
+    processor = (worker.spent() - before) / sizes.rest * 100
     memory, processes = worker.memory()
     pickups = producer.ask("pickup", first=1, count=sizes.idle)
     trips = producer.ask("trip", first=1 + sizes.idle, count=sizes.idle)
@@ -284,6 +303,7 @@ def _idle(place: Ground, sizes: Sizes) -> Results:
         "round trip p50": percentile(trips, 0.5),
         "round trip p99": percentile(trips, 0.99),
         "memory, idle": memory,
+        "processor, idle": max(processor, LEAST),
         "processes": processes,
         "start to first job": first - worker.begun,
     }

@@ -48,6 +48,7 @@ def rows(wide: int) -> list[Row]:
         Row("pick-up p99", "ms", False, 1),
         Row("round trip p50", "ms", False, 1),
         Row("round trip p99", "ms", False, 1),
+        Row("processor, idle", "%", False, 1),
         Row("memory, idle", "MB", False, 0),
         Row("memory, working", "MB", False, 0),
         Row("start to first job", "s", False, 2),

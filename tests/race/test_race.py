@@ -71,7 +71,7 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["SQLite", "NATS"])
 def test_everybody_who_is_installed_can_run(harness: ModuleType, store: str) -> None:
-    sizes = harness.Sizes(single=5, bulk=30, serial=5, idle=3, wide=4, rest=0.0)
+    sizes = harness.Sizes(single=5, bulk=30, serial=5, idle=3, wide=4, rest=0.1)
     (race,) = (race for race in harness.RACES if race.store == store)
     for contestant in race.contestants:
         if contestant.installed:
