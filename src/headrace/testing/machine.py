@@ -55,6 +55,8 @@ class EngineMachine(SideBySide):
         super().__init__()
         self.watch = Watch()
         self.specs: dict[str, NewJob] = {}
+        self.drafted: dict[str, NewJob] = {}
+        """What was last inserted under an id; a repeated insert may be taken the second time."""
         self.settings: dict[str, QueueSettings] = dict.fromkeys(QUEUES, DEFAULTS)
         self.held: list[Both[Job]] = []
         self.old: list[Both[Job]] = []
@@ -110,6 +112,7 @@ class EngineMachine(SideBySide):
             for draft in group:
                 built[-1].append(self.build(draft, added))
                 added.append(built[-1][-1].id)
+        self.drafted |= {new.id: new for group in built for new in group}
         now = self.now
         answers, _ = self.write(lambda bench: bench.engine.insert(built, now))
         for group, verdicts in zip(built, answers, strict=True):
@@ -301,7 +304,9 @@ class EngineMachine(SideBySide):
         if mine:
             self.after = [mine[-1].event.seq, theirs[-1].event.seq]
         for entry in mine:
-            self.watch.tell(entry.event, self.specs[entry.event.job_id])
+            job_id = entry.event.job_id
+            spec = self.specs.setdefault(job_id, self.drafted[job_id])
+            self.watch.tell(entry.event, spec)
 
     def teardown(self) -> None:
         try:

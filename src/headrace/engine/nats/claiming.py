@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,9 @@ MOST = 1000
 
 SOON = 16
 """The most tickets that may come by themselves to a worker that found nothing."""
+
+BEHIND = 0.02
+"""Seconds after which a replica that lagged behind is asked again."""
 
 AGAIN = 2.0
 """Seconds after which a ticket of a paused queue is looked at again."""
@@ -103,6 +107,10 @@ async def _finish(home: Home) -> None:
         line.give_up([ticket])
 
 
+class _Behind(Exception):
+    """A replica that lags behind has told of a job as it was before its ticket was written."""
+
+
 class _Narrow(Exception):
     """Some of the first jobs cannot start, and what is behind them may come before others."""
 
@@ -154,6 +162,8 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
             return Claimed(())
         if home.repeats > repeats and (own := _own(transaction, tried)):
             return Claimed(own)
+        if not transaction.missing and any(_is_behind(t, transaction) for t in all_tickets):
+            raise _Behind
         for line, names in more.items():
             if want < MOST and not transaction.missing:
                 _look_behind(transaction, request, lines[line], names)
@@ -165,6 +175,11 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     parts: list[Part] = [*wanted, *map(job_part, delayed)]
     try:
         claimed = await home.committer.ask(work, parts, request.now, know)
+    except _Behind:
+        for line, tickets in lines.items():
+            line.hand_on(tickets)
+        await asyncio.sleep(BEHIND)
+        return Claimed(()), True
     except _Narrow as narrow:
         for line, tickets in lines.items():
             line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)
@@ -252,6 +267,12 @@ def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
     return job.key is None or (
         transaction.key(job.service, job.key.hash).active < job.key.max_active
     )
+
+
+def _is_behind(ticket: Ticket, transaction: Transaction) -> bool:
+    """Whether what was read of a job is older than its ticket."""
+    kind, job_id = ticket.what
+    return kind == "job" and transaction.known[job_part(job_id)].last < ticket.seq
 
 
 def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:

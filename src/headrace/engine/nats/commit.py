@@ -197,7 +197,8 @@ class Committer:
         if len(parts) > 1 and not transaction.independent:
             whole = self._batch(transaction, union(parts), ran)
             await self._home.ensure_lines(whole.messages)
-            if len(whole.messages) <= MOST and await self._store(whole, ran, alone=False):
+            alone = bool(transaction.believed)  # then all of it is decided again, on what is read
+            if len(whole.messages) <= MOST and (await self._store(whole, ran, alone) or alone):
                 return
             for component in parts:
                 await self._store(self._batch(transaction, component, ran), ran)

@@ -49,7 +49,7 @@ SCARCE = 0.05
 LINGER = 30.0
 """Seconds for which a worker that found nothing lets tickets come by themselves."""
 
-LAG = 0.2
+LAG, CLUSTER_LAG = 0.2, 1.0
 """Seconds for which a consumer may not know yet what is stored."""
 
 AMPLE = 2.0
@@ -102,6 +102,8 @@ class Home(Protocol):
     connection: Connection
     layout: Layout
 
+    @property
+    def replicated(self) -> bool: ...
     def ring_here(self, topic: str) -> None: ...
 
 
@@ -136,6 +138,11 @@ class _Draw:
             self._done = None
         got, self._got = self._got, []
         return got, status
+
+    @property
+    def lingers(self) -> bool:
+        """Whether tickets come by themselves."""
+        return self._puller is not None and self._puller.outstanding > 0
 
     def linger(self, want: int) -> None:
         """Lets tickets come by themselves for a while."""
@@ -206,6 +213,10 @@ class Line:
             names = await self.names()
             if paused:
                 names = [name for name in names if name == DUE]
+            elif self.kept and len(self.kept) <= want and self._lingers(names):
+                found = list(self.kept.values())  # whatever else there is comes by itself
+                self.kept.clear()
+                return found, set()
             drawn = await asyncio.gather(
                 *(self._draw(name, want) for name in names), return_exceptions=True
             )
@@ -223,6 +234,15 @@ class Line:
             found = list(self.kept.values())
             self.kept.clear()
             return found, more
+
+    def _lingers(self, names: Sequence[str]) -> bool:
+        """Whether all lines hand out what they have without being asked."""
+        return all(
+            (draw := self._draws.get(name)) is not None
+            and draw.lingers
+            and draw.seen >= self._wrote.get(name, 0)
+            for name in names
+        )
 
     async def _draw(self, name: str, want: int) -> tuple[list[Ticket], bool]:
         """What is there, and whether there may be more."""
@@ -250,7 +270,7 @@ class Line:
         clock = asyncio.get_running_loop().time
         tickets: list[Ticket] = []
         expected, back = self._wrote.pop(name, 0), self._back.pop(name, 0.0)
-        deadline = clock() + LAG
+        deadline = clock() + (CLUSTER_LAG if self._home.replicated else LAG)
         while len(tickets) < wanted and clock() < deadline:
             if draw.seen >= expected and (tickets or clock() > back):
                 break

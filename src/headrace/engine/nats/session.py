@@ -249,6 +249,7 @@ class Session:
         """Documents of these kinds were written here."""
         if QUEUE_KIND in kinds:
             self._settings.clear()
+            self.committer.forget()
         if self.connection.connected:
             payload = " ".join(kinds).encode()
             self.connection.publish(self.layout.bell(DOCUMENTS_TOPIC), payload)
