@@ -16,6 +16,9 @@ from headrace.core.event import Event, wire
 from headrace.core.names import check_name
 from headrace.core.queue import DEFAULTS
 from headrace.core.search import parse_cursor
+from headrace.engine.nats.wire.errors import ProtocolError
+from headrace.engine.nats.wire.options import Options
+from headrace.engine.nats.wire.parser import Parser
 from headrace.engine.sqlite.location import locate
 from headrace.runtime.context import parse_token
 
@@ -96,6 +99,27 @@ def key(data: bytes) -> None:
     keys.name_of(segments)
 
 
+def protocol(data: bytes) -> None:
+    """What a NATS server sends, cut in two where a line break stands first."""
+    parser = Parser(lambda _: None, _raise)
+    parser.callbacks[b"1"] = lambda *_: None
+    cut = data.find(b"\n") + 1
+    try:
+        parser.feed(data[:cut])
+        parser.feed(data[cut:])
+    except ProtocolError:
+        return
+    assert parser.held <= len(data)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def address(data: bytes) -> None:
+    Options.parse(f"nats://{_text(data)}", ("namespace",))
+
+
 TARGETS: dict[Callable[[bytes], None], list[bytes]] = {
     payload: [b'{"n":1,"names":["a"],"rest":[1.5],"x":true}', b'{"n":1}'],
     document: [
@@ -113,5 +137,11 @@ TARGETS: dict[Callable[[bytes], None], list[bytes]] = {
     rate: [b"100/s", b"10/5s+20"],
     setting: [b"max_active=5", b"retention.dead.count=5", b"retry=5s,1m", b"rate=1/s"],
     location: [b"jobs.db", b"///a/b?synchronous=normal&busy_timeout=3"],
+    protocol: [
+        b"MSG a.b 1 5\r\nhello\r\nPING\r\n",
+        b"HMSG a 1 r 12 17\r\nNATS/1.0\r\n\r\nhello\r\n",
+        b"INFO {\"a\":1}\r\n-ERR 'x'\r\n",
+    ],
+    address: [b"ada:s3cret@one:4222,two?namespace=a", b"[::1]:4222?token=x"],
     key: [b'["tenant","/a/0"]\n{"a":[1]}', b'"x"\n{}'],
 }
