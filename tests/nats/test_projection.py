@@ -20,9 +20,10 @@ from headrace.core.states import FINAL, WAITING, EventType, State
 from headrace.engine.memory import MemoryEngine
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.projection import Damaged, Gone, Projection, finding, following
-from headrace.engine.nats.projection.sql import STATEMENTS, for_rows
+from headrace.engine.nats.projection.sql import STATEMENTS
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.protocol import Prune
+from headrace.engine.statements import for_rows
 from headrace.testing.conformance import Bench, EngineConformance
 from headrace.testing.conformance.bench import failed, key
 from headrace.testing.machine import engine_machine
@@ -616,7 +617,7 @@ def database(path: Path) -> Iterator[apsw.Connection]:
 
 @pytest.mark.parametrize("name", sorted(INDEXES))
 def test_statement_uses_the_index_meant_for_it(database: apsw.Connection, name: str) -> None:
-    sql = for_rows(name, 2)
+    sql = for_rows(STATEMENTS[name], 2)
     assert name in STATEMENTS
     for bindings in range(20):
         try:

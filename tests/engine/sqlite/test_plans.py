@@ -8,7 +8,8 @@ import apsw
 import pytest
 
 from headrace.engine.sqlite import SqliteEngine
-from headrace.engine.sqlite.sql import STATEMENTS, for_rows
+from headrace.engine.sqlite.sql import STATEMENTS
+from headrace.engine.statements import for_rows
 
 FRAGMENTS = {"job_json", "jobs_json", "edges_json", "journal_rows", "find_jobs"}
 """Parts of statements, no statements."""
@@ -54,7 +55,7 @@ async def store(path: Path) -> apsw.Connection:
 
 
 def plan(store: apsw.Connection, name: str) -> list[str]:
-    sql = for_rows(name, 2)
+    sql = for_rows(STATEMENTS[name], 2)
     for bindings in range(100):
         try:
             rows = store.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * bindings).fetchall()

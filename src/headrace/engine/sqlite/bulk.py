@@ -14,8 +14,9 @@ from headrace.core.claims import ClaimRequest
 from headrace.core.model import Job
 from headrace.core.states import EventType, State
 from headrace.engine.sqlite.rows import fetch_jobs
-from headrace.engine.sqlite.sql import LARGEST, statement
+from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, Value, seqs
+from headrace.engine.statements import LARGEST
 
 _LINE = msgspec.json.Decoder(list[tuple[int, State]])
 

@@ -16,9 +16,10 @@ from headrace.core.model import Filter, Job, Page
 from headrace.core.search import matches
 from headrace.core.states import WAITING, State
 from headrace.engine.sqlite.rows import fetch_jobs
-from headrace.engine.sqlite.sql import LARGEST, statement
+from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Bound, Store, Value, texts
 from headrace.engine.sqlite.store import seqs as bound_seqs
+from headrace.engine.statements import LARGEST
 
 SCAN = 10_000
 """A page looks at no more candidates than this."""

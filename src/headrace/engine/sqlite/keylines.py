@@ -15,8 +15,9 @@ import msgspec
 from headrace.core.model import Job, Stage
 from headrace.engine.sqlite.pending import Place
 from headrace.engine.sqlite.rows import fetch_jobs
-from headrace.engine.sqlite.sql import LARGEST, statement
+from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, texts
+from headrace.engine.statements import LARGEST
 
 _READY = msgspec.json.Decoder(list[tuple[str, str, int, int]])
 _QUEUES = msgspec.json.Decoder(list[tuple[str, str | None]])

@@ -27,8 +27,9 @@ from headrace.engine.sqlite.lane import Answers, Ask, Lane
 from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
 from headrace.engine.sqlite.schema import connect
-from headrace.engine.sqlite.sql import LARGEST, statement
+from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, seqs, texts
+from headrace.engine.statements import LARGEST
 
 _ERRORS = msgspec.json.Decoder(list[tuple[int, TryError]])
 _LOGS = msgspec.json.Decoder(list[tuple[int, LogEntry]])

@@ -29,9 +29,10 @@ from headrace.engine.sqlite.pending import Pending, Place, grouped
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
 from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
-from headrace.engine.sqlite.sql import LARGEST, statement
+from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, seqs, texts, without_nul
 from headrace.engine.sqlite.wanted import Wanted
+from headrace.engine.statements import LARGEST
 
 _HEADS = msgspec.json.Decoder(list[tuple[int, int, Stage, int, int | None]])
 _LEASES = msgspec.json.Decoder(list[tuple[int, int, int, str | None]])

@@ -17,7 +17,8 @@ import apsw
 from headrace.core.errors import EngineUnavailable, StoreReadOnly
 from headrace.engine.sqlite.errors import translate
 from headrace.engine.sqlite.location import Location
-from headrace.engine.sqlite.sql import LARGEST, for_rows, width
+from headrace.engine.sqlite.sql import statement
+from headrace.engine.statements import runs
 
 Value = int | float | str | bytes | None
 
@@ -99,13 +100,8 @@ class Store:
         Each step of SQLite gives up the interpreter lock, and beside a busy event loop getting
         it back costs up to 5 ms: rows are written by the hundred, never one by one.
         """
-        columns = width(name)
-        start, left = 0, len(values) // columns
-        while left:
-            count = LARGEST if left >= LARGEST else 1 << left.bit_length() - 1
-            end = start + count * columns
-            self.connection.execute(for_rows(name, count), values[start:end])
-            start, left = end, left - count
+        for sql, some in runs(statement(name), values):
+            self.connection.execute(sql, some)
 
 
 _CACHED_STATEMENTS = 300

@@ -22,7 +22,8 @@ import apsw
 import msgspec
 
 from headrace.core.errors import EngineUnavailable, StoreBusy, StoreFull, StoreReadOnly
-from headrace.engine.nats.projection.sql import LARGEST, SCHEMA, STATEMENTS, for_rows, width
+from headrace.engine.nats.projection.sql import SCHEMA, STATEMENTS
+from headrace.engine.statements import runs
 
 VERSION = 1
 """The data layout. A file with another one is thrown away."""
@@ -269,13 +270,8 @@ class Database:
 
     def write_rows(self, name: str, values: Sequence[Value]) -> None:
         """Runs a statement for all rows of the flat `values`, in as few steps as possible."""
-        columns = width(name)
-        start, left = 0, len(values) // columns
-        while left:
-            count = LARGEST if left >= LARGEST else 1 << left.bit_length() - 1
-            end = start + count * columns
-            self._live.execute(for_rows(name, count), values[start:end])
-            start, left = end, left - count
+        for sql, some in runs(STATEMENTS[name], values):
+            self._live.execute(sql, some)
 
 
 def _boot() -> str:
