@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-
 import msgspec
-import pytest
 
 from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.engine.nats import NatsEngine
 from headrace.engine.nats.transaction import Tally
 from headrace.testing.conformance.bench import Bench
-from headrace.testing.nats import NatsServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def bench(server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    engine = NatsEngine(f"{server.url}?namespace={tmp_path.name[-20:]}&projection={tmp_path}/p")
-    await engine.open()
-    yield Bench(engine)
-    await engine.close()
 
 
 async def test_queue_that_was_miscounted_opens_again_with_the_next_round(bench: Bench) -> None:

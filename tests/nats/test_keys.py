@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-
-import pytest
-
 from headrace.core.states import State
 from headrace.engine.nats import NatsEngine
 from headrace.testing.conformance.bench import Bench, key
-from headrace.testing.nats import NatsServer
 
 K = key("tenant")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def bench(server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    engine = NatsEngine(f"{server.url}?namespace={tmp_path.name[-20:]}&projection={tmp_path}/p")
-    await engine.open()
-    yield Bench(engine)
-    await engine.close()
 
 
 async def record_size(bench: Bench) -> int:

@@ -165,6 +165,15 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
 
 
+def position(run_at: int, seq: int, lifo: bool) -> int:
+    """A place within queue and priority: by due time, then by order of creation.
+
+    It fits 64 bits whatever the due time: those after the year 2248 are all the same here.
+    """
+    place = min(run_at, (1 << 43) - 1) << 20 | seq & 0xFFFFF
+    return -place if lifo else place
+
+
 class Job(Struct, frozen=True, gc=False, kw_only=True):
     """A job as it stands.
 
@@ -214,12 +223,8 @@ class Job(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def position(self) -> int:
-        """The place within queue and priority: by due time, then by order of creation.
-
-        It fits 64 bits whatever the due time: those after the year 2248 are all the same here.
-        """
-        place = min(self.run_at, (1 << 43) - 1) << 20 | self.seq & 0xFFFFF
-        return -place if self.spec.lifo else place
+        """The place within queue and priority."""
+        return position(self.run_at, self.seq, self.spec.lifo)
 
     def shown(self, now: int, paused: bool = False) -> str:
         """The state as people see it: stored, or one of the derived ones."""

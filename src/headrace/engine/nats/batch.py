@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import Struct
 from headrace.core.admission import Verdict
 from headrace.core.change import Applied, NotApplied
 from headrace.core.claims import Claimed
-from headrace.core.event import Event
+from headrace.core.event import Event, rfc3339
 from headrace.core.model import Job
 from headrace.core.states import FINAL
 from headrace.engine.nats import layout as names
@@ -43,8 +42,9 @@ REST = 2000
 _LAST = 253_402_300_799_999
 """The end of the year 9999, which is as far as times are spelled."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ROLLUP = b"Nats-Rollup: sub\r\n"
+ROLLUP = b"Nats-Rollup: sub\r\n"
+"""Of what a subject has, only this message is to stay."""
+
 _PASSING = b"Nats-TTL: 1s\r\n"
 
 
@@ -214,7 +214,7 @@ class Batch:
         return msgspec.json.encode(replace(record, members=members))
 
     def _add_record(self, part: Part, payload: bytes) -> None:
-        self._store(self._guard(part), payload, part, _ROLLUP)
+        self._store(self._guard(part), payload, part, ROLLUP)
 
     def _add_edges(self, part: Part, now: Domain) -> None:
         known = self._transaction.known.get(part)
@@ -227,20 +227,20 @@ class Batch:
             for number, (was, is_) in enumerate(zip(old, new, strict=True)):
                 if was != is_:
                     subject = self._layout.prefix(spec) + f"{names.EDGES}.{number}".encode()
-                    self._store(subject, msgspec.json.encode(is_), part, _ROLLUP)
+                    self._store(subject, msgspec.json.encode(is_), part, ROLLUP)
         if now.job is None:
             return
         fresh = before.job is None or before.job.seq != now.job.seq
         for parent_id, edge in now.parents.items():
             if fresh or before.parents.get(parent_id) != edge:
                 subject = self._layout.prefix(now.job.spec) + f"{names.PARENT}.{parent_id}".encode()
-                self._store(subject, message.edge_written(edge), part, _ROLLUP)
+                self._store(subject, message.edge_written(edge), part, ROLLUP)
 
     def _add_timer(self, timer: Timer) -> None:
         service, queue, what, at, body = timer
         subject = self._layout.timer(service, queue, what)
         if not self._real and what.startswith("run."):
-            self._store(subject, b"%d" % at, None, _ROLLUP)
+            self._store(subject, b"%d" % at, None, ROLLUP)
             subject = self._layout.timer(service, queue, f"wake.{what}")
         fired = self._layout.fired(service, queue, what)
         self._store(subject, body or b"%d" % at, None, schedule(at + self._shift, fired))
@@ -353,17 +353,7 @@ def guard_lines(filter: bytes, expected: int) -> bytes:
 def schedule(at: int, target: bytes) -> bytes:
     """The header lines of a message that the server sends on at a time of its own clock."""
     at = min(at, _LAST)
-    return b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (_moment(at), target)
-
-
-def _moment(at: int) -> bytes:
-    """A time as schedules spell it."""
-    return (
-        (_EPOCH + timedelta(milliseconds=at))
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-        .encode()
-    )
+    return b"Nats-Schedule: @at %b\r\nNats-Schedule-Target: %b\r\n" % (rfc3339(at).encode(), target)
 
 
 def _chunks(ids: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
-
-import msgspec
 
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.model import Job, Stage
@@ -21,7 +18,6 @@ from headrace.engine.nats.lines import DUE, Line, Place, Ticket, line_named
 from headrace.engine.nats.transaction import (
     Domain,
     Part,
-    Timer,
     Transaction,
     job_part,
     replace,
@@ -292,11 +288,8 @@ def _job(ticket: Ticket, transaction: Transaction) -> Job | None:
 
 def _watch_leases(transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]) -> None:
     """Has someone look when the leases of this claim would have run out."""
-    ids = [job.id for job in jobs]
-    if ids:
-        what = f"lease.{secrets.token_hex(8)}"
-        at = request.now + request.lease
-        transaction.watch(Timer(request.service, WATCH, what, at, msgspec.json.encode(ids)))
+    if ids := [job.id for job in jobs]:
+        transaction.watch(plain.lease_timer(request, ids))
 
 
 def _told_by(ticket: Ticket) -> Domain | None:
@@ -329,16 +322,10 @@ def _sorted_out(
 
 async def _delayed(home: Home, place: Place) -> list[str]:
     """The jobs that have a timer; only asked for where somebody moves the clock by hand."""
-    ids: list[str] = []
-    after = 0
     filter = home.layout.timer(*place, "run.*")
-    while True:
-        with translated("reading timers"):
-            page = await home.js.read(home.layout.stream, after, filter, 500)
-        ids += [one.subject.rsplit(b".", 1)[1].decode() for one in page]
-        if len(page) < 500:
-            return ids
-        after = page[-1].seq
+    with translated("reading timers"):
+        found = await home.js.read_all(home.layout.stream, filter)
+    return [one.subject.rsplit(b".", 1)[1].decode() for one in found]
 
 
 def _settle(

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.core.model import Document
-from headrace.engine.nats.batch import block, guard_lines
+from headrace.engine.nats.batch import ROLLUP, block, guard_lines
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout, unspelled
@@ -18,8 +18,6 @@ from headrace.engine.nats.transaction import Tally
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import QUEUE_KIND, Put
-
-PAGE = 500
 
 
 class Sheet(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -31,7 +29,6 @@ class Sheet(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 _SHEET = msgspec.json.Decoder(Sheet)
-_ROLLUP = b"Nats-Rollup: sub\r\n"
 
 
 class Home(Protocol):
@@ -83,7 +80,7 @@ async def _put(
         guard = b"" if subject in revisions else guard_lines(subject, one.seq if one else 0)
         revisions[subject] = -1
         sheet = Sheet(deleted=True) if put.body is None else Sheet(put.body, put.expires_at)
-        lines = block(_ROLLUP + guard + signature)
+        lines = block(ROLLUP + guard + signature)
         messages.append(Pending(subject, msgspec.json.encode(sheet), lines))
     if not messages:
         return [None] * len(puts)
@@ -92,7 +89,7 @@ async def _put(
         if one is not None:  # its limits may be others now: it must be counted again
             kept = msgspec.json.decode(one.payload, type=Tally)
             kept = msgspec.structs.replace(kept, counts={}, counting=False)
-            headers = block(_ROLLUP + guard_lines(tally, one.seq))
+            headers = block(ROLLUP + guard_lines(tally, one.seq))
             messages.append(Pending(tally, msgspec.json.encode(kept), headers))
     last = await store(home, messages)
     first = last - len(messages) + 1
@@ -141,18 +138,9 @@ async def scan(home: Home, kind: str, now: int) -> list[Document]:
 
 async def everything(home: Home, kind: str) -> list[Document]:
     """The documents of a kind, expired ones too."""
-    documents: list[Document] = []
-    after = 0
-    while True:
-        with translated("reading documents"):
-            page = await home.js.read(home.layout.stream, after, home.layout.documents(kind), PAGE)
-        for one in page:
-            document = _document(kind, one)
-            if document is not None:
-                documents.append(document)
-        if len(page) < PAGE:
-            return documents
-        after = page[-1].seq
+    with translated("reading documents"):
+        found = await home.js.read_all(home.layout.stream, home.layout.documents(kind))
+    return [document for one in found if (document := _document(kind, one))]
 
 
 def _document(kind: str, stored: Stored) -> Document | None:

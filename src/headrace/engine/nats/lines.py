@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from headrace.core.errors import EngineUnavailable, StoreReadOnly
-from headrace.engine.nats.batch import block, guard_lines
+from headrace.engine.nats.batch import ROLLUP, block, guard_lines
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection
@@ -45,14 +45,13 @@ GONE = (409, 503)
 EMPTY = (200, 404, 408)
 """There is nothing else in the line now."""
 
-SCARCE = 0.05
 LINGER = 30.0
 """Seconds for which a worker that found nothing lets tickets come by themselves."""
 
 LAG, CLUSTER_LAG = 0.2, 1.0
 """Seconds for which a consumer may not know yet what is stored."""
 
-AMPLE = 2.0
+SCARCE, AMPLE = 0.05, 2.0
 """Seconds for which tickets are kept that were not needed: as long as nobody else has any, and
 while there are more."""
 
@@ -199,12 +198,18 @@ class Line:
         """The lines that the queue has, the best priority first."""
         now = asyncio.get_running_loop().time()
         if now - self._read_at > FRESH:
-            layout = self._home.layout
-            with translated("reading the lines of a queue"):
-                found = await self._home.js.last(layout.stream, [layout.lines(*self.place)])
-            self._names = msgspec.json.decode(found[0].payload, type=list[str]) if found else []
+            self._names, _ = await self._read()
             self._read_at = now
         return self._names
+
+    async def _read(self) -> tuple[list[str], int]:
+        """The lines that are stored, and the sequence that guards them."""
+        layout = self._home.layout
+        with translated("reading the lines of a queue"):
+            found = await self._home.js.last(layout.stream, [layout.lines(*self.place)])
+        if not found:
+            return [], 0
+        return msgspec.json.decode(found[0].payload, type=list[str]), found[0].seq
 
     async def gather(self, want: int, paused: bool) -> tuple[list[Ticket], set[str]]:
         """The first tickets of every line, which are the caller's now, and the lines that have
@@ -339,22 +344,19 @@ class Line:
 
     async def ensure(self, names: Sequence[str]) -> None:
         """Sees to it that the queue has these lines before anything stands in them."""
-        layout, js = self._home.layout, self._home.js
-        subject = layout.lines(*self.place)
+        subject = self._home.layout.lines(*self.place)
         while True:
-            with translated("reading the lines of a queue"):
-                found = await js.last(layout.stream, [subject])
-            have: list[str] = msgspec.json.decode(found[0].payload, type=list[str]) if found else []
+            have, last = await self._read()
             missing = [name for name in names if name not in have]
             if not missing:
                 self._names = have
                 return
             for name in missing:
                 await self._create(name)
-            lines = guard_lines(subject, found[0].seq if found else 0) + b"Nats-Rollup: sub\r\n"
+            lines = guard_lines(subject, last) + ROLLUP
             body = msgspec.json.encode(sorted([*have, *missing]))
             with suppress(Conflict), translated("adding a line to a queue"):
-                await js.store_batch([Pending(subject, body, block(lines))])
+                await self._home.js.store_batch([Pending(subject, body, block(lines))])
             self.forget()
 
     async def _create(self, name: str) -> None:

@@ -137,15 +137,7 @@ class Loader:
 
     async def all_of(self, job_id: str) -> list[Stored]:
         """Every message of a job, in order."""
-        found: list[Stored] = []
-        while True:
-            after = found[-1].seq if found else 0
-            page = await self._js.read(
-                self._layout.stream, after, self._layout.domain(job_id), 1000
-            )
-            found += page
-            if len(page) < 1000:
-                return found
+        return await self._js.read_all(self._layout.stream, self._layout.domain(job_id))
 
     async def details(self, ids: Sequence[str]) -> list[Details | None]:
         """Jobs with their history and parents."""

@@ -331,14 +331,12 @@ def written(
         )
     creates = event.event is EventType.CREATED
     completes = event.event is EventType.COMPLETED
-    spec, context = job.spec, event.context
+    spec = job.spec
     shape = wire(event) if event.slot or event.policy else {}
     return _encode(
         Wire(
             job_id=spec.id,
-            context=WireContext(
-                context.request_id, context.trace_id, context.traceparent, context.tracestate
-            ),
+            context=_wire_context(event.context),
             service=spec.service,
             queue=event.queue,
             job_type=event.type,
@@ -423,13 +421,10 @@ def _plainly(
 ) -> bytes:
     """What `written` would write, where most of a job is as it was made."""
     spec = job.spec
-    context = spec.context
     return _encode(
         Wire(
             job_id=spec.id,
-            context=WireContext(
-                context.request_id, context.trace_id, context.traceparent, context.tracestate
-            ),
+            context=_wire_context(spec.context),
             service=spec.service,
             queue=job.queue,
             job_type=job.type,
@@ -522,6 +517,12 @@ def _concurrency(shape: dict[str, Any] | None, slot: Slot | None) -> dict[str, A
     if shape and slot and slot.token and slot.token >= PROVISIONAL:
         return {name: value for name, value in shape.items() if name != "slotToken"}
     return shape
+
+
+def _wire_context(context: Context) -> WireContext:
+    return WireContext(
+        context.request_id, context.trace_id, context.traceparent, context.tracestate
+    )
 
 
 def _context(context: WireContext | None) -> Context:

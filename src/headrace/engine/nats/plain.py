@@ -30,6 +30,7 @@ from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import DUE, EARLY, Place, Ticket, line_named
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.transaction import Timer
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
 from headrace.engine.nats.wire.jetstream import JetStream, Pending
 from headrace.engine.protocol import job_topic, work_topic
@@ -354,13 +355,18 @@ def same_start(job: Job, started: Job) -> bool:
     )
 
 
+def lease_timer(request: ClaimRequest, ids: Sequence[str]) -> Timer:
+    """Has someone look when the leases of a claim would have run out."""
+    what, at = f"lease.{secrets.token_hex(8)}", request.now + request.lease
+    return Timer(request.service, WATCH, what, at, msgspec.json.encode(ids))
+
+
 def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
-    """Has someone look when these leases would have run out; sent before the jobs start."""
-    what = f"lease.{secrets.token_hex(8)}"
-    fired = home.layout.fired(request.service, WATCH, what)
-    headers = block(schedule(home.server_time() + request.lease, fired))
-    subject = home.layout.timer(request.service, WATCH, what)
-    return send(home, Pending(subject, msgspec.json.encode(ids), headers))
+    """Sets the timer of a claim, before its jobs start."""
+    service, queue, what, at, body = lease_timer(request, ids)
+    fired = home.layout.fired(service, queue, what)
+    headers = block(schedule(at - request.now + home.server_time(), fired))
+    return send(home, Pending(home.layout.timer(service, queue, what), body, headers))
 
 
 # Ending

@@ -18,7 +18,7 @@ from headrace.core.admission import Holder
 from headrace.core.change import Answer, Change
 from headrace.core.claims import ClaimRequest
 from headrace.core.event import Event
-from headrace.core.model import Job, LogEntry, Stage, TryError
+from headrace.core.model import Job, LogEntry, Stage, TryError, position
 from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.nats import layout as names
@@ -75,8 +75,7 @@ class Member(Struct, frozen=True, gc=False, array_like=True, omit_defaults=True)
 
     @property
     def place(self) -> tuple[int, int]:
-        place = min(self.run_at, (1 << 43) - 1) << 20 | self.seq & 0xFFFFF
-        return self.priority, -place if self.lifo else place
+        return self.priority, position(self.run_at, self.seq, self.lifo)
 
 
 class KeyRecord(Struct, frozen=True, omit_defaults=True):
@@ -367,15 +366,16 @@ class Transaction:
         if new.stage is Stage.DELAYED and (
             old is None or (old.stage, old.run_at, old.queue) != (new.stage, new.run_at, new.queue)
         ):
-            self._time(Timer(new.service, new.queue, f"run.{new.id}", new.run_at))
+            self.watch(Timer(new.service, new.queue, f"run.{new.id}", new.run_at))
         if (
             new.expires_at is not None
             and new.state in WAITING
             and (old is None or old.state not in WAITING or old.expires_at != new.expires_at)
         ):
-            self._time(Timer(new.service, names.WATCH, f"expire.{new.id}", new.expires_at))
+            self.watch(Timer(new.service, names.WATCH, f"expire.{new.id}", new.expires_at))
 
-    def _time(self, timer: Timer) -> None:
+    def watch(self, timer: Timer) -> None:
+        """Has someone look at a moment."""
         self.timers.append(timer)
         self.timed.append(len(self.touched) - 1)
 
@@ -384,10 +384,6 @@ class Transaction:
             self.timed.pop()
 
         self._undo.append(undo)
-
-    def watch(self, timer: Timer) -> None:
-        """Has someone look at a moment."""
-        self._time(timer)
 
     # History
 

@@ -212,14 +212,8 @@ async def _purge(session: Session, stored: Stored) -> None:
 
 
 async def _everything(session: Session, filter: bytes) -> list[Stored]:
-    found: list[Stored] = []
-    while True:
-        after = found[-1].seq if found else 0
-        with translated("pruning"):
-            page = await session.js.read(session.layout.stream, after, filter, 500)
-        found += page
-        if len(page) < 500:
-            return found
+    with translated("pruning"):
+        return await session.js.read_all(session.layout.stream, filter)
 
 
 async def _reclaim(session: Session) -> None:

@@ -16,6 +16,9 @@ from headrace.engine.nats.wire.mux import Message, Mux
 from headrace.engine.nats.wire.pull import Deliver, Puller
 from headrace.engine.nats.wire.stored import Stored, stored
 
+PAGE = 1000
+"""Messages read at a time."""
+
 MOST_SUBJECTS = 1024
 """The server looks up at most so many subjects at once."""
 
@@ -109,6 +112,15 @@ class JetStream:
         """The messages after a sequence, in order, at most `limit`; none at the end."""
         body = {"seq": after + 1, "batch": limit, "next_by_subj": filter.decode()}
         return (await self._get(stream, body, timeout))[0]
+
+    async def read_all(self, stream: str, filter: bytes) -> list[Stored]:
+        """All messages that match, in order, by the page."""
+        found: list[Stored] = []
+        while True:
+            page = await self.read(stream, found[-1].seq if found else 0, filter, PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
 
     async def message(self, stream: str, seq: int, timeout: float = 5.0) -> Stored | None:
         """The message with this sequence, if it is there."""
