@@ -36,6 +36,11 @@ class _Lossy(_Broken):
     async def apply(self, changes: Sequence[Change]) -> Any:
         return [await self._one(change) for change in changes]
 
+    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Any:
+        answers = await self.apply(changes)
+        claimed = await self._engine.claim(request)
+        return msgspec.structs.replace(claimed, answers=tuple(answers))
+
     async def _one(self, change: Change) -> Answer:
         case = change.cases[0]
         if case.guard.token is not None and case.write.event in ENDS:
@@ -50,8 +55,9 @@ class _Lossy(_Broken):
 class _Hasty(_Broken):
     """Hands jobs out three seconds before they are due."""
 
-    async def claim(self, request: ClaimRequest) -> Any:
-        return await self._engine.claim(msgspec.structs.replace(request, now=request.now + 3000))
+    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Any:
+        hasty = msgspec.structs.replace(request, now=request.now + 3000)
+        return await self._engine.claim(hasty, changes)
 
 
 def lossy(engine: Engine) -> Any:

@@ -165,8 +165,8 @@ async def test_cancel_between_claim_and_start_reaches_the_handler(app: App) -> N
     engine = await app.engine()
     claim, claimed, go = engine.claim, asyncio.Event(), asyncio.Event()
 
-    async def slow_claim(request):
-        answer = await claim(request)
+    async def slow_claim(request, changes=()):
+        answer = await claim(request, changes)
         if answer.jobs:
             claimed.set()
             await go.wait()

@@ -249,7 +249,7 @@ class TestLosing:
         leave.set()
         runs = worker._runs  # pyright: ignore[reportPrivateUsage]
         await eventually(lambda: len(runs) == 1)
-        await worker._completer.drained()  # pyright: ignore[reportPrivateUsage]
+        await worker._exchange.drained()  # pyright: ignore[reportPrivateUsage]
         details = await ref.details()
         assert (details.job, details.logs) == (before, ())
         leave_again.set()

@@ -35,7 +35,7 @@ async def test_idle_worker_resumes_by_itself(app: App, engine: Outage) -> None:
     async with running(app) as worker:
         await worker.until_idle()
         engine.down = True
-        worker.nudge()
+        worker.look()
         await eventually(lambda: engine.refused > 2)
         engine.down = False
         ref = await task.enqueue()
@@ -144,7 +144,7 @@ async def test_claim_after_an_outage_has_a_whole_lease(clock: ManualClock) -> No
 
 
 def _refusing(engine: Outage, worker) -> bool:
-    worker.nudge()
+    worker.look()
     return engine.refused > 1
 
 
@@ -172,7 +172,7 @@ async def test_outage_is_said_once_not_with_every_attempt(
     async with running(app) as worker:
         await worker.until_idle()
         engine.down = True
-        worker.nudge()
+        worker.look()
         await eventually(lambda: engine.refused > 4)
         engine.down = False
         ref = await app.task(type="t")(lambda: None).enqueue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace import App, InvalidValue, State
 from headrace.app.workers import worker_options
+from headrace.core.change import Change
 from headrace.core.claims import ClaimRequest
 from headrace.runtime.shares import Shares
 from headrace.testing import run_until_idle, running
@@ -160,9 +162,9 @@ class TestConcurrency:
         engine, leave = await app.engine(), asyncio.Event()
         claim, asked = engine.claim, list[int]()
 
-        async def noting(request: ClaimRequest):
+        async def noting(request: ClaimRequest, changes: Sequence[Change] = ()):
             asked.append(request.limit)
-            return await claim(request)
+            return await claim(request, changes)
 
         engine.claim = noting  # pyright: ignore
 

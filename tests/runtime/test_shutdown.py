@@ -223,7 +223,7 @@ class TestEngineAway:
         worker = await started(app)
         await worker.until_idle()
         engine.down = True
-        worker.nudge()
+        worker.look()
         await eventually(lambda: engine.refused > 0)
         await within(worker.stop(), 5)
 
@@ -257,7 +257,7 @@ async def test_damaged_store_ends_the_worker_with_its_error(app: App) -> None:
 
     engine = await app.engine()
 
-    async def broken(request):
+    async def broken(request, changes=()):
         raise StoreCorrupt("the page is gone")
 
     engine.claim = broken  # pyright: ignore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from headrace.core.change import Write
+from headrace.core.change import Answer, Write
 from headrace.core.model import Job
 from headrace.core.states import EventType
 
@@ -31,10 +31,12 @@ class ClaimRequest(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Claimed(Struct, frozen=True, gc=False):
-    """The jobs handed out, and when the next delayed one of these queues is due."""
+    """The jobs handed out, when the next delayed one of these queues is due, and what became of
+    the changes that came with the claim."""
 
     jobs: tuple[Job, ...]
     next_due: int | None = None
+    answers: tuple[Answer, ...] = ()
 
 
 class Lease(Struct, frozen=True, gc=False):

@@ -172,6 +172,11 @@ class Ledger:
 
     # Claim
 
+    def exchange(self, request: ClaimRequest, changes: Sequence[Change]) -> Claimed:
+        """Makes changes, then claims."""
+        answers = self.apply_all(changes)
+        return msgspec.structs.replace(self.claim(request), answers=tuple(answers))
+
     def claim(self, request: ClaimRequest) -> Claimed:
         """Takes due jobs from the shares in turn, until the limit is reached."""
         records, jobs = self._records, list[Job]()

@@ -326,6 +326,8 @@ def _assign(
 class MemoryEngine:
     """An engine in this process's memory. Any thread and event loop may use it."""
 
+    overlap = 1
+
     def __init__(self, url: str = "memory://") -> None:
         self.url = url
         self._records = MemoryRecords()
@@ -364,8 +366,8 @@ class MemoryEngine:
 
         return self._commit(work)
 
-    async def claim(self, request: ClaimRequest) -> Claimed:
-        return self._commit(lambda ledger: ledger.claim(request))
+    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
+        return self._commit(lambda ledger: ledger.exchange(request, changes))
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         return self._commit(lambda ledger: ledger.apply_all(changes))

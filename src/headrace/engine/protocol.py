@@ -96,6 +96,13 @@ class Engine(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def overlap(self) -> int:
+        """How many claims a worker should have under way at a time: more than one where the store
+        works beside this process, so that neither waits for the other. Only where it is one is a
+        claim with changes surely a single commit."""
+        ...
+
     async def open(self) -> None:
         """Connects, creating or migrating the store where needed. Opening twice is harmless."""
         ...
@@ -115,9 +122,10 @@ class Engine(Protocol):
         or not at all; the answers stand for the jobs one by one."""
         ...
 
-    async def claim(self, request: ClaimRequest) -> Claimed:
+    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
         """Hands out due jobs in order, each with a new lease, its try counted, its slot taken,
-        pauses and caps respected."""
+        pauses and caps respected. First it makes the changes, as `apply` does: whatever room they
+        make is there for the claim."""
         ...
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:

@@ -1,7 +1,7 @@
-"""The worker: fetcher, executor, completer and lease keeper put together around the slots.
+"""The worker: exchange, executor and lease keeper put together around the slots.
 
-A job's way: the fetcher claims it → `_begin` gives it a run → the executor names the outcome →
-core settles it into a change → the completer commits it → the slot is free.
+A job's way: the exchange claims it → `begin` gives it a run → the executor names the outcome →
+core settles it into a change → the exchange commits it → the slot is free.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from headrace.core.outcome import Outcome, settle
 from headrace.engine.protocol import Engine
 from headrace.runtime.backoff import persist
 from headrace.runtime.clock import Clock
-from headrace.runtime.completer import Completer
 from headrace.runtime.context import Interrupt, JobContext
+from headrace.runtime.exchange import Claimant, Exchange
 from headrace.runtime.executor import Executor
-from headrace.runtime.fetcher import Fetcher
 from headrace.runtime.handler import Handler, Middleware, Router, problem_of
 from headrace.runtime.keeper import LeaseKeeper
 from headrace.runtime.limits import TimeLimits
@@ -41,9 +40,6 @@ from headrace.runtime.shares import QueueSpec, Shares
 from headrace.runtime.threads import ThreadPool
 
 log = logging.getLogger("headrace.worker")
-
-_WHOLE = 1000
-"""So few slots are filled in one claim."""
 
 Hook = Callable[[], Awaitable[object] | object]
 
@@ -101,11 +97,13 @@ class Worker:
         self._engine, self._clock, self._equipment = engine, clock, equipment
         self.concurrency = options.concurrency
         self._runs: dict[tuple[str, int], Run] = {}
-        self._busy = 0
-        self._stopping = False
+        self.busy = 0
+        """Slots that are taken: by jobs that run, or whose outcome is being stored."""
+        self._begun = 0
+        self._stopping = self._leaving = False
         self._leave_now = asyncio.Event()
         self._left = asyncio.Event()
-        self._fetching: asyncio.Task[None] | None = None
+        self._exchanging: asyncio.Task[None] | None = None
         self._following: set[asyncio.Future[Any]] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -121,13 +119,11 @@ class Worker:
             equipment.middleware,
             self._resources.of,
         )
-        self._completer: Completer[Run] = Completer(engine, self._settled)
         self._limits = TimeLimits(clock, self._out_of_time)
-        self._fetcher = Fetcher(
-            engine, clock, service, identity, options.lease, self._demand, self._begin
-        )
         self._started_at = clock.now()
         self._shares = Shares(options.queues, options.strict, self._weight)
+        claimant = Claimant(service, identity, options.lease)
+        self._exchange: Exchange[Run] = Exchange(engine, clock, claimant, self, self._shares)
         self._chores: list[asyncio.Task[None]] = []
 
     # Life
@@ -138,12 +134,12 @@ class Worker:
 
     async def wait(self) -> None:
         """Returns when `finish` was called; raises what ended the worker otherwise."""
-        assert self._fetching is not None, "the worker has not been started"
-        await asyncio.shield(self._fetching)
+        assert self._exchanging is not None, "the worker has not been started"
+        await self._exchange.stopped()
 
     def finish(self) -> None:
         """Stops claiming; `stop` does the rest."""
-        self._fetcher.stop()
+        self._exchange.stop()
 
     async def start(self) -> None:
         """Begins to work; returns at once. A failing start hook aborts it."""
@@ -156,27 +152,27 @@ class Worker:
         )
         self._keeper.start()
         self._unsubscribe = self._clock.on_move(self._clock_moved)
-        self._fetcher.serve(self._shares)
+        following = self.settings.run(self._exchange.look)
+        self._exchanging = asyncio.create_task(self._exchange.run(), name="headrace-exchange")
         self._chores = [
-            asyncio.create_task(self._completer.run(), name="headrace-completer"),
-            asyncio.create_task(self.settings.run(self._fetcher.nudge), name="headrace-settings"),
+            self._exchanging,
+            asyncio.create_task(following, name="headrace-settings"),
         ]
-        self._fetching = asyncio.create_task(self._fetcher.run(), name="headrace-fetcher")
 
     async def stop(self, grace: float | None = None) -> None:
         """Stops claiming, lets handlers finish, then interrupts them and gives their jobs back."""
-        if self._fetching is None:
+        if self._exchanging is None:
             return
         if self._stopping:
             await self._left.wait()
             return
         self._stopping = True
-        self._fetcher.stop()
+        self._exchange.stop()
         try:
-            await self._first(self._fetching, self._leave_now.wait())
-            # A claim under way is not broken off lightly: its jobs would be nobody's for a lease.
-            await self._first(self._fetching, timeout=1.0)
-            self._fetching.cancel()
+            await self._first(self._exchange.stopped(), self._leave_now.wait())
+            # A claim under way is not given up lightly: its jobs would be nobody's for a lease.
+            await self._first(self._exchange.stopped(), timeout=1.0)
+            self._leaving = True
             if not await self._finished(self.options.grace if grace is None else grace):
                 log.warning("giving back %d unfinished jobs", len(self._runs))
                 for run in list(self._runs.values()):
@@ -216,7 +212,7 @@ class Worker:
         patience = 1 if self._leave_now.is_set() else 10
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await self._completer.drained()
+                await self._exchange.drained()
                 await asyncio.gather(*self._following, return_exceptions=True)
         await asyncio.to_thread(self._keeper.stop)
         with suppress(TimeoutError, EngineError):
@@ -246,24 +242,28 @@ class Worker:
         self.concurrency = concurrency
         if self.options.threads is None:
             self._threads.limit = max(self._threads.limit, concurrency)
-        self._fetcher.nudge()
+        self._exchange.look()
 
     def set_queues(self, queues: QueueSpec, strict: bool | None = None) -> None:
         """Takes effect with the next claim."""
         strict = self._shares.strict if strict is None else strict
         self._shares = Shares(queues, strict, self._weight)
-        self._fetcher.serve(self._shares)
+        self._exchange.serve(self._shares)
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs, nothing is being written and nothing was there to claim."""
-        return self._busy == 0 and self._fetcher.idle.is_set()
+        return self.busy == 0 and self._exchange.idle.is_set()
 
     async def until_idle(self) -> None:
         """Returns when nothing runs and nothing is there to claim; what is due later is left."""
-        while not self.idle:
-            await self._quiet.wait()
-            await self._fetcher.idle.wait()
+        begun = -1
+        while begun != self._begun:  # the bell of the last jobs' own jobs may still be on its way
+            begun = self._begun
+            self.look()
+            while not self.idle:
+                await self._quiet.wait()
+                await self._exchange.idle.wait()
 
     @property
     def queues(self) -> list[str]:
@@ -273,11 +273,11 @@ class Worker:
     @property
     def next_due(self) -> int | None:
         """When an idle worker expects to find work, if nothing new comes."""
-        return self._fetcher.next_due
+        return self._exchange.next_due
 
-    def nudge(self) -> None:
+    def look(self) -> None:
         """Looks for work now."""
-        self._fetcher.nudge()
+        self._exchange.look()
 
     async def renew_leases(self) -> None:
         """Returns when every lease is renewed."""
@@ -286,15 +286,9 @@ class Worker:
     def _weight(self, queue: str) -> int:
         return self.settings.of(queue).weight
 
-    def _demand(self) -> int:
-        """How many jobs to claim now. At most half of the slots in one go: while one half runs,
-        the engine writes the other's outcomes and claims anew."""
-        free = self.concurrency - self._busy
-        return min(free, max(_WHOLE, self.concurrency // 2))
-
     def _clock_moved(self) -> None:
         self._loop.call_soon_threadsafe(self._limits.check)
-        self._loop.call_soon_threadsafe(self._fetcher.nudge)
+        self._loop.call_soon_threadsafe(self._exchange.look)
 
     # One job
 
@@ -302,8 +296,14 @@ class Worker:
         limit = start + (job.spec.timeout or self.settings.of(job.queue).max_runtime)
         return limit if job.deadline is None else min(limit, job.deadline)
 
-    def _begin(self, jobs: Sequence[Job]) -> None:
-        self._busy += len(jobs)
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Runs jobs that were claimed."""
+        if self._leaving:  # they came too late: somebody else may have them
+            for job in jobs:
+                self._exchange.add(self._settle(job, outcome.Returned()))
+            return
+        self.busy += len(jobs)
+        self._begun += len(jobs)
         self._quiet.clear()
         now = self._clock.now()
         for job in jobs:
@@ -328,22 +328,24 @@ class Worker:
         self._ended(run, result)
 
     def _ended(self, run: Run, result: Outcome | None) -> None:
-        """The handler is done: what follows is decided and handed to the completer."""
+        """The handler is done: what follows is decided and handed in."""
         job = run.job
         if self._runs.pop((job.spec.id, job.token), None) is None:
             return
         self._limits.forget(run)
         if result is None:
-            self._settled([(run, None)])
-            return
-        settings = self.settings.of(job.queue)
-        change = settle(job, result, self._clock.now(), random.random(), settings)
-        self._completer.add(change, run)
+            self.settled([(run, None)])
+            self._exchange.look()
+        else:
+            self._exchange.add(self._settle(job, result), run)
 
-    def _settled(self, settled: Sequence[tuple[Run, Answer | None]]) -> None:
+    def _settle(self, job: Job, result: Outcome) -> Change:
+        settings = self.settings.of(job.queue)
+        return settle(job, result, self._clock.now(), random.random(), settings)
+
+    def settled(self, settled: Sequence[tuple[Run, Answer | None]]) -> None:
         """The outcomes are stored (or refused): the slots are free."""
-        self._busy -= len(settled)
-        self._fetcher.nudge()
+        self.busy -= len(settled)
         for run, answer in settled:
             self._keeper.drop(run.job)
             if answer is None:
@@ -352,7 +354,7 @@ class Worker:
                 log.warning("the outcome of job %s was not taken: %s", run.job.id, answer.reason)
             if run.ctx.after:
                 self._call_after(run, answer)
-        if self._busy == 0:
+        if self.busy == 0:
             self._quiet.set()
 
     def _call_after(self, run: Run, answer: Answer) -> None:
@@ -406,9 +408,9 @@ class Worker:
         except RuntimeError:
             here = False
         if here:
-            self._completer.add(change)
+            self._exchange.add(change)
         else:
-            self._loop.call_soon_threadsafe(self._completer.add, change)
+            self._loop.call_soon_threadsafe(self._exchange.add, change)
 
     def renew(self) -> None:
         self._keeper.renew()

@@ -159,7 +159,7 @@ async def _work_off(app: App, worker: Worker, how: Idling) -> None:
     while True:
         await worker.until_idle()
         if await rounds(app, worker).once():
-            worker.nudge()
+            worker.look()
             continue
         if "queues" not in how and (queues := await _queues(app)) != worker.queues:
             worker.set_queues(queues)
@@ -173,7 +173,7 @@ async def _work_off(app: App, worker: Worker, how: Idling) -> None:
         left -= 1
         assert isinstance(app.clock, ManualClock)
         app.clock.advance((due - app.clock.now()) / 1000)
-        worker.nudge()
+        worker.look()
 
 
 async def _next_moment(app: App, worker: Worker) -> int | None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from headrace.core import actions
 from headrace.core.change import Answer, Change, NotApplied
-from headrace.core.claims import ClaimRequest, Lease, Share
+from headrace.core.claims import Claimed, ClaimRequest, Lease, Share
 from headrace.core.model import Filter, Job, LogEntry, NewJob, Progress
 from headrace.core.outcome import Completed, Outcome, settle
 from headrace.core.queue import DEFAULTS, QueueSettings
@@ -132,7 +132,12 @@ class EngineMachine(SideBySide):
         lease=st.sampled_from((LEASE, LEASE, 1)),
     )
     def claim(self, worker: str, shares: list[str], limit: int, lease: int) -> None:
-        request = ClaimRequest(
+        request = self.request(worker, shares, limit, lease)
+        before = {} if self.crash_at else self.jobs
+        self.claimed(*self.write(lambda bench: bench.engine.claim(request)), before)
+
+    def request(self, worker: str, shares: list[str], limit: int, lease: int) -> ClaimRequest:
+        return ClaimRequest(
             service=self.subject.service,
             worker=worker,
             shares=tuple(Share(queue, max(1, limit - 1)) for queue in shares),
@@ -140,14 +145,36 @@ class EngineMachine(SideBySide):
             lease=lease,
             now=self.now,
         )
-        before = self.jobs
-        crash = self.crash_at is not None
-        mine, theirs = self.write(lambda bench: bench.engine.claim(request))
-        assert len(mine.jobs) <= limit
-        self.watch.check_claim(mine.jobs, {} if crash else before, self.settings, self.now)
+
+    def claimed(self, mine: Claimed, theirs: Claimed, before: dict[str, Job]) -> None:
+        self.watch.check_claim(mine.jobs, before, self.settings, self.now)
         self.look()
         self.watch.check_caps(mine.jobs, self.jobs.values(), self.settings)
         self.held.extend(zip(mine.jobs, theirs.jobs, strict=True))
+
+    @precondition(lambda self: self.held)
+    @rule(
+        places=st.lists(PICK, min_size=1, max_size=3, unique=True),
+        outcome=OUTCOMES,
+        worker=st.sampled_from(WORKERS),
+        limit=st.integers(0, 4),
+    )
+    def exchange(
+        self, places: list[int], outcome: Callable[[int], Outcome], worker: str, limit: int
+    ) -> None:
+        """Hands in and claims in one step."""
+        if self.subject.engine.overlap > 1:
+            self.crash_at = None  # the step may be two commits, and a crash fall between them
+        pairs = [self.pick(self.held, place) for place in places]
+        result = outcome(self.now)
+        mine = [self.decided(job, result) for job, _ in pairs]
+        theirs = [self.decided(job, result) for _, job in pairs]
+        request = self.request(worker, list(QUEUES), limit, LEASE)
+        claimed = self.write(
+            lambda bench: bench.engine.claim(request, mine if bench is self.subject else theirs)
+        )
+        self.check_fenced(claimed[0].answers, pairs)
+        self.claimed(*claimed, {})
 
     @precondition(lambda self: self.held)
     @rule(places=st.lists(PICK, min_size=1, max_size=3, unique=True), outcome=OUTCOMES)

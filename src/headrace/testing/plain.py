@@ -32,7 +32,7 @@ def plain(value: object) -> object:
         case Verdict() | Applied() | NotApplied() | Details():
             return replace(value, job=plain(value.job))
         case Claimed():
-            return replace(value, jobs=plain(value.jobs))
+            return replace(value, jobs=plain(value.jobs), answers=plain(value.answers))
         case Entry():
             return replace(value, event=plain(value.event))
         case KeyStatus():

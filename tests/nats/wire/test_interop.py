@@ -5,11 +5,12 @@ from __future__ import annotations
 import nats
 
 from headrace.engine.nats.wire.connection import Connection
+from headrace.engine.nats.wire.errors import NoResponders
 from headrace.engine.nats.wire.headers import build, parse
 from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.testing.nats import NatsServer
 from tests.nats.wire.support import Signal, make_consumer
-from tests.support import within
+from tests.support import eventually, within
 
 
 async def test_messages_and_headers_are_the_same_to_both(
@@ -44,8 +45,14 @@ async def test_requests_are_answered_by_either(server: NatsServer, connection: C
         await message.respond(b"theirs: " + message.data)
 
     await official.subscribe("service.theirs", cb=answer)
-    await official.flush()
-    assert (await connection.call(b"service.theirs", b"hi")).payload == b"theirs: hi"
+
+    async def answered() -> bool:
+        try:
+            return (await connection.call(b"service.theirs", b"hi")).payload == b"theirs: hi"
+        except NoResponders:  # its flush may return before the server knows the subscription
+            return False
+
+    await eventually(answered)
 
     def ours(_: bytes, reply: bytes | None, headers: bytes | None, payload: bytes) -> None:
         connection.publish(reply or b"", b"ours: " + payload)

@@ -56,7 +56,7 @@ class Component(Struct):
 
 
 def components(transaction: Transaction) -> list[Component]:
-    """Splits the operations of a transaction into independent ones."""
+    """Splits the operations of a transaction into independent ones, in their order."""
     found: list[Component] = []
     of: dict[Part, Component] = {}
     for number, touched in enumerate(transaction.touched):
@@ -68,7 +68,7 @@ def components(transaction: Transaction) -> list[Component]:
         for part in merged.parts:
             of[part] = merged
         found.append(merged)
-    return found
+    return sorted(found, key=lambda component: min(component.operations))
 
 
 def union(parts: Iterable[Component]) -> Component:
@@ -142,7 +142,8 @@ class Batch:
         domain = self._domain(draft.job_id)
         job, told = draft.job, draft.told
         if job is None and draft.kind != names.REMOVED:
-            job, told = domain.job, told or domain.told
+            # It tells of something that did not change the job, which may be gone by the end.
+            job, told = domain.job or self._before(draft.job_id), told or domain.told
         payload = (
             message.written(
                 self._places[number],
@@ -157,14 +158,18 @@ class Batch:
             else message.removed(draft.job_id)
         )
         if job is None:
-            before = self._transaction.known[job_part(draft.job_id)].value
-            job = cast(Domain, before).job or self._earlier(draft.job_id)
+            job = self._before(draft.job_id)
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
         elif self._newest_draft[draft.job_id] == number:
             subject = self._layout.happening(job, draft.kind, not domain.children)
         else:
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
         self._store(subject, payload, job_part(draft.job_id))
+
+    def _before(self, job_id: str) -> Job:
+        """A job that the transaction removes, as it was."""
+        known = cast(Domain, self._transaction.known[job_part(job_id)].value)
+        return known.job or self._earlier(job_id)
 
     def _earlier(self, job_id: str) -> Job:
         """A job that was made and removed in one transaction."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.engine.bells import EVERYTHING, BellHub, HubBell
 from headrace.engine.nats.layout import Layout
@@ -39,6 +39,7 @@ class Ropes:
         self._layout = layout
         self._hub = BellHub()
         self._connection: Connection | None = None
+        self._saw: Callable[[int], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -61,9 +62,11 @@ class Ropes:
             self._held = +self._held
         self._pull()
 
-    def attach(self, connection: Connection) -> None:
-        """Rings from this connection on, which is of this event loop."""
+    def attach(self, connection: Connection, saw: Callable[[int], None]) -> None:
+        """Rings from this connection on, which is of this event loop; `saw` is told how far the
+        stream is known to have come."""
         self._connection, self._loop = connection, asyncio.get_running_loop()
+        self._saw = saw
         self._subscriptions.clear()
         self._subscribe()
 
@@ -82,18 +85,18 @@ class Ropes:
         """Something may have happened that nobody told."""
         self._hub.ring({EVERYTHING})
 
-    def ring(self, topics: Iterable[str], connection: Connection) -> None:
-        """Rings everywhere, once what was done is stored."""
+    def ring(self, topics: Iterable[str], connection: Connection, highest: int) -> None:
+        """Rings everywhere, once what was done is stored, up to the sequence `highest`."""
         if not connection.connected:
             return
-        layout, ids = self._layout, list[str]()
+        layout, words = self._layout, [str(highest)]
         for topic in topics:
             kind, _, name = topic.partition(":")
             if kind == "job":
-                ids.append(name)
+                words.append(name)
             elif topic != JOURNAL_TOPIC:
-                connection.publish(layout.bell(kind, name))
-        connection.publish(layout.bell(_JOBS), " ".join(ids).encode())
+                connection.publish(layout.bell(kind, name), b"%d" % highest)
+        connection.publish(layout.bell(_JOBS), " ".join(words).encode())
 
     def _pull(self) -> None:
         """Has the connection's own loop see to the subscriptions."""
@@ -119,11 +122,14 @@ class Ropes:
         if self._connection is None:
             return
 
-        def ring(*_: object) -> None:
+        def ring(_: bytes, __: object, ___: object, payload: bytes) -> None:
+            self._heard(payload)
             self._hub.ring({topic})
 
-        def ring_if_named(_: bytes, __: object, ___: object, ids: bytes) -> None:
-            if wanted in ids.split(b" "):
+        def ring_if_named(_: bytes, __: object, ___: object, payload: bytes) -> None:
+            words = payload.split(b" ")
+            if wanted in words:
+                self._heard(words[0])
                 self._hub.ring({topic})
 
         kind, _, name = topic.partition(":")
@@ -133,6 +139,11 @@ class Ropes:
             self._connection.subscribe(subject, callback)
             for subject in self._subjects(topic, kind, name)
         ]
+
+    def _heard(self, highest: bytes) -> None:
+        """What was rung for is stored: whoever wakes up reads nothing older."""
+        if self._saw is not None and highest.isdigit():
+            self._saw(int(highest))
 
     def _subjects(self, topic: str, kind: str, name: str) -> list[bytes]:
         layout = self._layout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -15,6 +14,7 @@ from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import DUE, Line, Place, Ticket, line_named
+from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.transaction import (
     Domain,
     Part,
@@ -22,7 +22,6 @@ from headrace.engine.nats.transaction import (
     job_part,
     replace,
 )
-from headrace.engine.nats.wire.jetstream import JetStream
 
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""
@@ -33,9 +32,6 @@ MOST = 1000
 SOON = 16
 """The most tickets that may come by themselves to a worker that found nothing."""
 
-BEHIND = 0.02
-"""Seconds after which a replica that lagged behind is asked again."""
-
 AGAIN = 2.0
 """Seconds after which a ticket of a paused queue is looked at again."""
 
@@ -43,7 +39,7 @@ AGAIN = 2.0
 class Home(plain.Home, Protocol):
     """What claiming needs of its session."""
 
-    js: JetStream
+    js: PatientJetStream
     layout: Layout
     committer: Committer
     watch: Watch
@@ -103,10 +99,6 @@ async def _finish(home: Home) -> None:
         line.give_up([ticket])
 
 
-class _Behind(Exception):
-    """A replica that lags behind has told of a job as it was before its ticket was written."""
-
-
 class _Narrow(Exception):
     """Some of the first jobs cannot start, and what is behind them may come before others."""
 
@@ -158,8 +150,6 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
             return Claimed(())
         if home.repeats > repeats and (own := _own(transaction, tried)):
             return Claimed(own)
-        if not transaction.missing and any(_is_behind(t, transaction) for t in all_tickets):
-            raise _Behind
         for line, names in more.items():
             if want < MOST and not transaction.missing:
                 _look_behind(transaction, request, lines[line], names)
@@ -171,11 +161,6 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     parts: list[Part] = [*wanted, *map(job_part, delayed)]
     try:
         claimed = await home.committer.ask(work, parts, request.now, know)
-    except _Behind:
-        for line, tickets in lines.items():
-            line.hand_on(tickets)
-        await asyncio.sleep(BEHIND)
-        return Claimed(()), True
     except _Narrow as narrow:
         for line, tickets in lines.items():
             line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)
@@ -263,12 +248,6 @@ def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
     return job.key is None or (
         transaction.key(job.service, job.key.hash).active < job.key.max_active
     )
-
-
-def _is_behind(ticket: Ticket, transaction: Transaction) -> bool:
-    """Whether what was read of a job is older than its ticket."""
-    kind, job_id = ticket.what
-    return kind == "job" and transaction.known[job_part(job_id)].last < ticket.seq
 
 
 def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:

@@ -21,8 +21,9 @@ from headrace.engine.nats.batch import Batch, Component, components, settled, un
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
+from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.transaction import Known, Part, Transaction, job_part
-from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.jetstream import Pending
 
 T = TypeVar("T")
 
@@ -53,11 +54,10 @@ def punctual(now: int) -> bool:
 class Home(Protocol):
     """What the committer needs of its session."""
 
-    js: JetStream
+    js: PatientJetStream
     layout: Layout
     loader: Loader
     fault: Fault | None
-    highest: int
 
     @property
     def replicated(self) -> bool: ...
@@ -147,7 +147,7 @@ class Committer:
     async def _commit(self, group: Sequence[Ask[Any]]) -> None:
         home = self._home
         recent = {} if any(ask.attempts for ask in group) else self._recent
-        transaction = Transaction(home.highest, home.known_settings, recent)
+        transaction = Transaction(home.js.highest, home.known_settings, recent)
         for ask in group:
             if ask.know is not None and not ask.attempts:
                 ask.know(transaction)
@@ -194,7 +194,8 @@ class Committer:
         parts = components(transaction)
         if self._home.fault and transaction.drafts:
             self._home.fault("before_commit")
-        if len(parts) > 1 and not transaction.independent:
+        side_by_side = transaction.independent and len(parts) == len(ran)
+        if len(parts) > 1 and not side_by_side:
             whole = self._batch(transaction, union(parts), ran)
             await self._home.ensure_lines(whole.messages)
             alone = bool(transaction.believed)  # then all of it is decided again, on what is read
@@ -267,7 +268,7 @@ class Committer:
             )
         with translated("storing jobs"):
             last = await home.js.store_batch(messages)
-        home.highest = max(home.highest, last)
+        home.js.saw(last)
         home.note_lines(messages, last)
         if home.fault:
             home.fault("after_commit")

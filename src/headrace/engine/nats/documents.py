@@ -14,8 +14,10 @@ from headrace.engine.nats.batch import ROLLUP, block, guard_lines
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout, unspelled
+from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.transaction import Tally
-from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.errors import TooMany
+from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import QUEUE_KIND, Put
 
@@ -34,10 +36,9 @@ _SHEET = msgspec.json.Decoder(Sheet)
 class Home(Protocol):
     """What documents need of their session."""
 
-    js: JetStream
+    js: PatientJetStream
     layout: Layout
     fault: Fault | None
-    highest: int
 
 
 async def put(home: Home, puts: Sequence[Put], now: int) -> list[Document | None]:
@@ -112,7 +113,7 @@ async def store(home: Home, messages: Sequence[Pending]) -> int:
         home.fault("before_commit")
     with translated("writing documents"):
         last = await home.js.store_batch(messages)
-    home.highest = max(home.highest, last)
+    home.js.saw(last)
     if home.fault:
         home.fault("after_commit")
     return last
@@ -138,8 +139,12 @@ async def scan(home: Home, kind: str, now: int) -> list[Document]:
 
 async def everything(home: Home, kind: str) -> list[Document]:
     """The documents of a kind, expired ones too."""
+    stream, subjects = home.layout.stream, home.layout.documents(kind)
     with translated("reading documents"):
-        found = await home.js.read_all(home.layout.stream, home.layout.documents(kind))
+        try:
+            found = await home.js.last(stream, [subjects])
+        except TooMany:
+            found = await home.js.read_all(stream, subjects)
     return [document for one in found if (document := _document(kind, one))]
 
 

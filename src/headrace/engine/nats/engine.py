@@ -22,7 +22,7 @@ from headrace.engine.nats.errors import translated
 from headrace.engine.nats.location import Location, locate
 from headrace.engine.nats.server import EmbeddedServer
 from headrace.engine.nats.session import Session
-from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part
+from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part, replace
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import WORKER_KIND, Checkup, Details, Entry, Prune, Put
 
@@ -43,6 +43,11 @@ class _Home:
         self.tasks: set[asyncio.Task[None]] = set()
         self.closed = True
 
+    def saw(self, seq: int) -> None:
+        """The stream is known to have come so far."""
+        for session in list(self.sessions.values()):
+            session.js.saw(seq)
+
     async def options(self) -> Options:
         location = self.location
         if location.options is not None:
@@ -60,6 +65,8 @@ class NatsEngine:
     `url` is `nats://host:4222,host2:4222?namespace=prod`, `tls://…`, or `nats+embedded:PATH` for
     a server of one's own in a folder.
     """
+
+    overlap = 2
 
     def __init__(self, url: str) -> None:
         self._home = _Home(locate(url))
@@ -87,7 +94,7 @@ class NatsEngine:
     async def open(self) -> None:
         self._home.closed = False
         session = await self._session()
-        self._home.ropes.attach(session.connection)
+        self._home.ropes.attach(session.connection, self._home.saw)
 
     async def close(self) -> None:
         """Commits what was accepted and hangs up. A twin hangs up its own loop's connection."""
@@ -159,8 +166,10 @@ class NatsEngine:
             return await plain.insert(session, groups, settings, ask)
         return await asyncio.gather(*map(ask, groups))
 
-    async def claim(self, request: ClaimRequest) -> Claimed:
-        return await claiming.claim(await self._session(), request)
+    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
+        answers = await self.apply(changes)
+        claimed = await claiming.claim(await self._session(), request)
+        return replace(claimed, answers=tuple(answers))
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         session = await self._session()

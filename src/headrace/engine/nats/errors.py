@@ -15,6 +15,7 @@ from headrace.core.errors import (
 from headrace.engine.nats.wire.errors import (
     ApiError,
     AuthRefused,
+    Behind,
     Closed,
     Congested,
     Disconnected,
@@ -55,7 +56,7 @@ def passing(error: WireError) -> bool:
                 return False
             return error.code == 503 or error.err_code in _SETTLING
         case _:
-            return isinstance(error, (Disconnected, TimedOut, NoResponders, Congested))
+            return isinstance(error, (Disconnected, TimedOut, NoResponders, Congested, Behind))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ where it was, or where the ticket is out of date. No job depends on one: the gua
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -18,9 +19,10 @@ from headrace.core.errors import EngineUnavailable, StoreReadOnly
 from headrace.engine.nats.batch import ROLLUP, block, guard_lines
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import WireError
-from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.pull import NEW_LINK, Puller, ack, ack_tokens, nak
 from headrace.engine.protocol import work_topic
 
@@ -97,7 +99,7 @@ class Ticket(NamedTuple):
 class Home(Protocol):
     """What lines need of their session."""
 
-    js: JetStream
+    js: PatientJetStream
     connection: Connection
     layout: Layout
 
@@ -152,6 +154,7 @@ class _Draw:
     def _deliver(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
         info = ack_tokens(reply)
         self.seen = max(self.seen, info.stream_seq)
+        self._home.js.saw(info.stream_seq)
         ticket = Ticket(info.stream_seq, subject, reply, payload, info.delivered, info.pending)
         if self._done is None:
             self._late(ticket)
@@ -219,11 +222,11 @@ class Line:
             if paused:
                 names = [name for name in names if name == DUE]
             elif self.kept and len(self.kept) <= want and self._lingers(names):
-                found = list(self.kept.values())  # whatever else there is comes by itself
-                self.kept.clear()
-                return found, set()
+                return self._taken(), set()  # whatever else there is comes by itself
+            found = self._taken()
+            held = Counter(map(line_named, found))
             drawn = await asyncio.gather(
-                *(self._draw(name, want) for name in names), return_exceptions=True
+                *(self._draw(name, want, held[name]) for name in names), return_exceptions=True
             )
             more: set[str] = set()
             trouble: list[BaseException] = []
@@ -233,12 +236,16 @@ class Line:
                 else:
                     tickets, full = answer
                     more |= {name} if full else set()
-                    self.kept.update((ticket.reply, ticket) for ticket in tickets)
+                    found += tickets
             if trouble:
+                self.hand_on(found)
                 raise trouble[0]
-            found = list(self.kept.values())
-            self.kept.clear()
-            return found, more
+            return found + self._taken(), more
+
+    def _taken(self) -> list[Ticket]:
+        """What was kept; it is the caller's now."""
+        kept, self.kept = self.kept, {}
+        return list(kept.values())
 
     def _lingers(self, names: Sequence[str]) -> bool:
         """Whether all lines hand out what they have without being asked."""
@@ -249,9 +256,8 @@ class Line:
             for name in names
         )
 
-    async def _draw(self, name: str, want: int) -> tuple[list[Ticket], bool]:
-        """What is there, and whether there may be more."""
-        held = sum(line_named(ticket) == name for ticket in self.kept.values())
+    async def _draw(self, name: str, want: int, held: int) -> tuple[list[Ticket], bool]:
+        """What is there beside the tickets that are `held`, and whether there may be more."""
         wanted = (max(want, WINDOW) if name in (EARLY, DUE) else want) - held
         if wanted <= 0:
             return [], True

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from headrace.engine.nats.errors import passing
 from headrace.engine.nats.wire.connection import Connection
-from headrace.engine.nats.wire.errors import Congested, NoResponders, WireError
-from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.errors import Behind, Congested, NoResponders, WireError
+from headrace.engine.nats.wire.jetstream import Fresh, JetStream, Pending
 from headrace.engine.nats.wire.stored import Stored
 
 T = TypeVar("T")
@@ -28,6 +28,9 @@ PATIENCE = 10.0
 TRIES = (2.0, 1.0, 1.0, 2.0, 4.0)
 """Seconds that each try may take: what a dead leader was told, nobody will answer. The next ones
 are short to find the new leader soon, the last ones long to bear with a slow one."""
+
+LAG = 0.002
+"""Seconds after which a replica that lagged behind is asked again, or another one."""
 
 PAUSES = (0.02, 0.05, 0.1, 0.25)
 """Seconds between a try that failed at once and the next."""
@@ -44,6 +47,10 @@ class PatientJetStream(JetStream):
         self.hasty = JetStream(connection)
         self.repeats = 0
         """How often something was asked for again that may have happened."""
+        self.highest = 0
+        """The highest sequence that is known to be stored: nothing older is read."""
+        self.anchor: bytes | None = None
+        """A subject that surely has a message, where the stream has replicas that may lag."""
         self._link, self._on_missing = connection, on_missing
 
     async def api(self, verb: str, body: object = None, timeout: float = 5.0) -> dict[str, Any]:
@@ -53,9 +60,20 @@ class PatientJetStream(JetStream):
         return await self._patiently(lambda limit: self.hasty.store_batch(messages, limit))
 
     async def last(
-        self, stream: str, subjects: Sequence[bytes], timeout: float = 5.0
+        self,
+        stream: str,
+        subjects: Sequence[bytes],
+        timeout: float = 5.0,
+        fresh: Fresh | None = None,
     ) -> list[Stored]:
-        return await self._patiently(lambda limit: self.hasty.last(stream, subjects, limit))
+        if self.anchor is not None:
+            fresh = Fresh(self.highest, self.anchor)
+        return await self._patiently(lambda limit: self.hasty.last(stream, subjects, limit, fresh))
+
+    def saw(self, seq: int) -> None:
+        """A message with this sequence is stored."""
+        if seq > self.highest:
+            self.highest = seq
 
     async def read(
         self,
@@ -79,7 +97,10 @@ class PatientJetStream(JetStream):
                 pause = PAUSES[min(number, len(PAUSES) - 1)]
                 if not passing(error) or time.monotonic() + pause >= end:
                     raise
-                self.repeats += 1
+                if isinstance(error, Behind):
+                    pause = LAG
+                else:
+                    self.repeats += 1
                 await self._recover(error)
                 await asyncio.sleep(pause)
             number += 1

@@ -30,9 +30,10 @@ from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import DUE, EARLY, Place, Ticket, line_named
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.transaction import Timer
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
-from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.protocol import job_topic, work_topic
 
 replace = msgspec.structs.replace
@@ -48,11 +49,10 @@ class Held(NamedTuple):
 class Home(Protocol):
     """What this needs of its session."""
 
-    js: JetStream
+    js: PatientJetStream
     loader: Loader
     layout: Layout
     fault: Fault | None
-    highest: int
     held: dict[str, Held]
 
     @property
@@ -186,8 +186,7 @@ async def stored(home: Home, sent: Sequence[Sent]) -> tuple[list[Stored], Except
                 found.append(await _sent_again(home, one, error))
             else:
                 found.append(Stored(seq))
-                if seq > home.highest:
-                    home.highest = seq
+                home.js.saw(seq)
     except HeadraceError as error:
         return found, error
     finally:
@@ -220,7 +219,7 @@ async def _sent_again(home: Home, sent: Sent, error: WireError) -> Stored:
             seq = await home.js.store_batch([sent.message])
     except Conflict:
         return Stored(None, again=True)
-    home.highest = max(home.highest, seq)
+    home.js.saw(seq)
     return Stored(seq, again=True)
 
 

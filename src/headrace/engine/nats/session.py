@@ -34,7 +34,7 @@ from headrace.engine.nats.transaction import (
 )
 from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
-from headrace.engine.nats.wire.jetstream import JetStream, Pending
+from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import DOCUMENTS_TOPIC, QUEUE_KIND, queue_document
 
@@ -61,15 +61,13 @@ class Session:
     """Opened by `open`, closed by `close`, used in one event loop only."""
 
     connection: Connection
-    js: JetStream
-    _patient: PatientJetStream
+    js: PatientJetStream
     loader: Loader
     projection: Projection
 
     def __init__(self, layout: Layout, ropes: Ropes, projection: str | None) -> None:
         self.layout, self._ropes, self._projection_path = layout, ropes, projection
         self.fault: Fault | None = None
-        self.highest = 0
         self.replicas = 1
         self.created = ""
         self.watch = Watch()
@@ -91,7 +89,7 @@ class Session:
     @property
     def repeats(self) -> int:
         """How often something was asked for again that may have happened."""
-        return self._patient.repeats
+        return self.js.repeats
 
     async def open(
         self, options: Options, replicas: int | None, locate: Locate | None = None
@@ -103,10 +101,10 @@ class Session:
                 options, on_reconnect=self._reconnected, on_error=self._complain, locate=locate
             )
         try:
-            self.js = self._patient = PatientJetStream(self.connection, self._stream_missing)
+            self.js = PatientJetStream(self.connection, self._stream_missing)
             self.loader = Loader(self.js, self.layout)
             self.projection = Projection(self._projection_path, self.layout)
-            self._begin(await self._ensure_stream())
+            await self._begin(await self._ensure_stream())
             self._subscribe()
             with contextlib.suppress(WireError):  # it subscribes again with every connection
                 await self.connection.flush()
@@ -119,11 +117,21 @@ class Session:
             self.js, self.layout, self.connection.server_info, self._wanted_replicas
         )
 
-    def _begin(self, found: stream.StreamState) -> None:
+    async def _begin(self, found: stream.StreamState) -> None:
         """From here on the stream is this one."""
-        self.replicas, self.created, self.highest = found.replicas, found.created, found.last
+        self.replicas, self.created = found.replicas, found.created
+        self.js.highest, self.js.anchor = found.last, None
+        if self.replicated:
+            with translated(f"opening the stream {self.layout.stream}"):
+                await self._cast_anchor(self.layout.touch())
         self._server_ahead = found.time - time.monotonic() * 1000
         self.projection.open(f"{self.layout.stream} {self.created}")
+
+    async def _cast_anchor(self, subject: bytes) -> None:
+        """Sees to it that there is always something to read."""
+        if not await self.js.last(self.layout.stream, [subject]):
+            self.js.saw(await self.js.store_batch([Pending(subject, b"")]))
+        self.js.anchor = subject
 
     def _subscribe(self) -> None:
         bell = self.layout.bell
@@ -171,7 +179,7 @@ class Session:
     async def _look_for_stream(self) -> None:
         """Makes the stream again where it was deleted, and goes on with the one that is there."""
         try:
-            found = await stream.info(self._patient.hasty, self.layout)
+            found = await stream.info(self.js.hasty, self.layout)
             if found is None or found["created"] != self.created:
                 await self._renew(found is None)
         except (WireError, EngineError) as error:
@@ -197,7 +205,7 @@ class Session:
         self.held.clear()
         self.committer.forget()
         async with self._catching_up:
-            self._begin(found)
+            await self._begin(found)
         self._ropes.ring_all()
 
     async def _renew_lines(self) -> None:
@@ -280,9 +288,10 @@ class Session:
     def note_lines(self, messages: Sequence[Pending], last: int) -> None:
         """What was stored stands in these lines; a consumer may not know it yet."""
         first = last - len(messages) + 1
-        for place, message in enumerate(messages):
-            if found := line_of(message.subject):
-                self.line(found[0]).wrote(found[1], first + place)
+        for number, message in enumerate(messages):
+            place, name = line_of(message.subject) or (None, DUE)
+            if place and name != DUE:  # what a timer leaves comes in its own time
+                self.line(place).wrote(name, first + number)
 
     # Reading for transactions
 
@@ -352,7 +361,8 @@ class Session:
         self._ropes.ring_here(topic)
 
     def ring(self, topics: Iterable[str]) -> None:
-        self._ropes.ring(topics, self.connection)
+        """Wakes those who listen anywhere; they read what this session has stored."""
+        self._ropes.ring(topics, self.connection, self.js.highest)
 
 
 def _always(place: Place) -> set[str]:

@@ -35,6 +35,8 @@ class SqliteEngine:
     write lock. `direct=False` never commits in the caller's event loop, however quick commits are.
     """
 
+    overlap = 1
+
     def __init__(
         self,
         where: str | os.PathLike[str],
@@ -92,9 +94,11 @@ class SqliteEngine:
             sum(map(len, groups)),
         )
 
-    async def claim(self, request: ClaimRequest) -> Claimed:
+    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
         return await self._home.session().writer.ask(
-            lambda work: work.ledger.claim(request), size=request.limit
+            lambda work: work.ledger.exchange(request, changes),
+            lambda wanted: wanted.apply(change.job for change in changes),
+            max(request.limit, len(changes)),
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:

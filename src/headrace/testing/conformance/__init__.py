@@ -26,6 +26,7 @@ from headrace.testing.conformance.dedup import Deduplication
 from headrace.testing.conformance.detaching import Detaching
 from headrace.testing.conformance.documents import Documents
 from headrace.testing.conformance.edges import Edges
+from headrace.testing.conformance.exchanging import Exchanging
 from headrace.testing.conformance.failure import Failure
 from headrace.testing.conformance.groups import Groups
 from headrace.testing.conformance.inserting import Inserting
@@ -51,6 +52,7 @@ class EngineConformance(
     Order,
     Queues,
     Leases,
+    Exchanging,
     Failure,
     Deadlines,
     Cancelling,

@@ -8,8 +8,9 @@ from headrace.core import actions
 from headrace.core.claims import Lease, Renewal
 from headrace.core.model import Job, LogEntry, Progress
 from headrace.core.outcome import Completed, Failed, Outcome, Problem, Returned, Snoozed, Terminated
+from headrace.core.queue import QueueSettings, Retention
 from headrace.core.states import EventType, State
-from headrace.testing.conformance.bench import LEASE, Bench, made, refused
+from headrace.testing.conformance.bench import LEASE, Bench, failed, made, refused
 
 PROBLEM = Problem("ValueError", "boom")
 
@@ -157,6 +158,22 @@ class Leases:
         assert event.event is EventType.STALE_COMPLETION_IGNORED
         assert (event.state, event.reason) == (State.ACTIVE, "completed")
         assert await bench.job("a") == stored
+
+    async def test_late_finish_is_journaled_though_the_job_is_deleted_in_the_same_step(
+        self, bench: Bench
+    ) -> None:
+        await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(count=0)}))
+        await bench.add("a")
+        old = await bench.start()
+        await bench.settle(old, failed(after=0))
+        new = await bench.start()
+        changes = [await bench.settled(job, Completed()) for job in (old, new)]
+        await bench.engine.apply(changes)
+        assert (await bench.story("a"))[-2:] == [
+            EventType.STALE_COMPLETION_IGNORED,
+            EventType.COMPLETED,
+        ]
+        assert not await bench.exists("a")
 
     async def test_new_owner_completes_after_the_old_one_was_refused(self, bench: Bench) -> None:
         old = await lost_to_another(bench)

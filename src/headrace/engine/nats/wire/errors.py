@@ -12,7 +12,8 @@ WireError
 ├── AuthRefused           the server refuses the user
 ├── ProtocolError         what came is not the NATS protocol, or what was given would break it
 ├── ApiError              JetStream refused; carries its codes
-└── TooMany               more results than the server gives at once
+├── TooMany               more results than the server gives at once
+└── Behind                a replica answered that has not got that far yet
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class ApiError(WireError):
 
 class TooMany(WireError):
     """More results than the server gives at once."""
+
+
+class Behind(WireError):
+    """The replica that answered does not have yet what is known to be stored."""
 
 
 def shown(subject: bytes) -> str:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.engine.nats.wire.connection import Connection
-from headrace.engine.nats.wire.errors import ApiError, ProtocolError, TimedOut, TooMany, WireError
+from headrace.engine.nats.wire.errors import (
+    ApiError,
+    Behind,
+    ProtocolError,
+    TimedOut,
+    TooMany,
+    WireError,
+)
 from headrace.engine.nats.wire.headers import description, extend, status, value
 from headrace.engine.nats.wire.mux import Message, Mux
 from headrace.engine.nats.wire.pull import Deliver, Puller
@@ -31,6 +39,14 @@ class Pending(NamedTuple):
     subject: bytes
     payload: bytes
     headers: bytes = b""
+
+
+class Fresh(NamedTuple):
+    """How far a replica must have come for its answer to count. It says so only where it has
+    something to answer with: `anchor` is a subject that surely has a message."""
+
+    since: int
+    anchor: bytes
 
 
 class JetStream:
@@ -92,13 +108,24 @@ class JetStream:
     # reading
 
     async def last(
-        self, stream: str, subjects: Sequence[bytes], timeout: float = 5.0
+        self,
+        stream: str,
+        subjects: Sequence[bytes],
+        timeout: float = 5.0,
+        fresh: Fresh | None = None,
     ) -> list[Stored]:
-        """The newest message of each subject, by sequence within every 1024 subjects."""
+        """The newest message of each subject, by sequence within some thousand subjects. Any
+        replica of the stream may answer; raises `Behind` where it is not `fresh`."""
         found: list[Stored] = []
-        for start in range(0, len(subjects), MOST_SUBJECTS):
-            names = [name.decode() for name in subjects[start : start + MOST_SUBJECTS]]
-            found += await self._get_all(stream, {"multi_last": names}, timeout)
+        for start in range(0, len(subjects), MOST_SUBJECTS - 1):
+            names = subjects[start : start + MOST_SUBJECTS - 1]
+            if fresh is None:
+                found += (await self._get_newest(stream, names, timeout))[0]
+                continue
+            some, upto = await self._get_newest(stream, [*names, fresh.anchor], timeout)
+            if upto < fresh.since:
+                raise Behind(f"{stream}: the replica is at {upto}, not yet at {fresh.since}")
+            found += some if fresh.anchor in names else _without(some, fresh.anchor)
         return found
 
     async def read(
@@ -133,18 +160,22 @@ class JetStream:
             raise _status_error(answer, stream)
         return stored(answer)
 
-    async def _get_all(self, stream: str, body: dict[str, Any], timeout: float) -> list[Stored]:
-        """Follows the pages of an answer that the server has cut."""
+    async def _get_newest(
+        self, stream: str, subjects: Sequence[bytes], timeout: float
+    ) -> tuple[list[Stored], int]:
+        """Follows the pages of an answer that the server has cut; how far the replica has come,
+        which is not known where there is nothing."""
+        body: dict[str, Any] = {"multi_last": [name.decode() for name in subjects]}
         found: list[Stored] = []
         while True:
             some, end = await self._get(stream, body, timeout)
             found += some
-            if end is None or not some or not int(value(end, b"Nats-Num-Pending") or 0):
-                return found
-            body = body | {"seq": some[-1].seq + 1}
-            up_to = value(end, b"Nats-UpTo-Sequence")
-            if up_to:
-                body["up_to_seq"] = int(up_to)
+            if end is None:
+                return found, sys.maxsize
+            upto = int(value(end, b"Nats-UpTo-Sequence") or 0)
+            if not some or not int(value(end, b"Nats-Num-Pending") or 0):
+                return found, upto
+            body |= {"seq": some[-1].seq + 1, "up_to_seq": upto}
 
     async def _get(
         self, stream: str, body: dict[str, Any], timeout: float
@@ -242,6 +273,10 @@ class _Acks(Mux[int]):
             future.set_exception(
                 ProtocolError(f"the answer is not that of a stream: {payload[:128]!r}")
             )
+
+
+def _without(found: list[Stored], subject: bytes) -> list[Stored]:
+    return [one for one in found if one.subject != subject]
 
 
 def _is_status(message: Message) -> bool:
