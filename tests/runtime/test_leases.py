@@ -24,10 +24,10 @@ async def started(app: App, **options: object) -> Worker:
 async def lose(app: App, worker: Worker, clock: ManualClock) -> None:
     """Lets the leases of a worker run out, as if it had been away, and rescues its jobs."""
     keeper = worker._keeper  # pyright: ignore[reportPrivateUsage]
-    held, keeper._held = keeper._held, {}  # pyright: ignore[reportPrivateUsage]
+    held, keeper._runs = keeper._runs, {}  # pyright: ignore[reportPrivateUsage]
     clock.advance(31)
     assert await rounds(app, worker).once() >= 1
-    keeper._held = held  # pyright: ignore[reportPrivateUsage]
+    keeper._runs = held  # pyright: ignore[reportPrivateUsage]
 
 
 class TestKeeping:
@@ -295,7 +295,7 @@ class TestServices:
         worker = await started(other)
         ref = await work.enqueue()
         await within(entered.wait())
-        worker._keeper._held = {}  # pyright: ignore[reportPrivateUsage]
+        worker._keeper._runs = {}  # pyright: ignore[reportPrivateUsage]
         clock.advance(31)
         await run_until_idle(timed)
         assert (await ref.get()).state is State.ACTIVE

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_Writing = asyncio.Task[list[tuple[Verdict, ...]]]
+_Writing = asyncio.Future[list[tuple[Verdict, ...]]]
 
 BATCH = 250
 """`enqueue_many` hands over so many jobs per round trip."""
@@ -339,21 +339,23 @@ class App(Looking):
         source = iter(jobs)
         try:
             while chunk := list(islice(source, batch)):
-                task = asyncio.create_task(self.insert([(one.job,) for one in chunk]))
-                writing.append((chunk, task))
+                written = asyncio.ensure_future(self.insert([(one.job,) for one in chunk]))
+                writing.append((chunk, written))
                 await asyncio.sleep(0)  # hands the chunk over before the next is prepared
                 if len(writing) > 1:
                     answers += await self._written(*writing.popleft())
             while writing:
                 answers += await self._written(*writing.popleft())
         finally:
-            await asyncio.gather(*(task for _, task in writing), return_exceptions=True)
+            await asyncio.gather(*(written for _, written in writing), return_exceptions=True)
         return answers
 
-    async def _written(self, chunk: list[Prepared[Any]], task: _Writing) -> list[Submission[Any]]:
+    async def _written(
+        self, chunk: list[Prepared[Any]], written: _Writing
+    ) -> list[Submission[Any]]:
         return [
             submission(self, one, verdict)
-            for one, (verdict,) in zip(chunk, await task, strict=True)
+            for one, (verdict,) in zip(chunk, await written, strict=True)
         ]
 
     async def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[JobRef[Any]]:
@@ -371,13 +373,17 @@ class App(Looking):
             raise (culprits or refused)[0]
         return [answer.ref for answer in answers if answer.ref is not None]
 
-    async def insert(self, groups: Sequence[Sequence[NewJob]]) -> list[tuple[Verdict, ...]]:
+    def insert(self, groups: Sequence[Sequence[NewJob]]) -> Awaitable[list[tuple[Verdict, ...]]]:
         """Hands jobs to the engine, or to the transaction that is bound here."""
+        if bound_transaction.get() is None and self._opened == os.getpid():
+            return self._engine.insert(groups, self.clock.now())
+        return self._insert(groups)
+
+    async def _insert(self, groups: Sequence[Sequence[NewJob]]) -> list[tuple[Verdict, ...]]:
         bound = bound_transaction.get()
         if bound is not None and bound.app is self:
             return bound.insert(groups)
-        here = self._opened == os.getpid()
-        engine = self._engine if here else await self.engine()
+        engine = await self.engine()
         return await engine.insert(groups, self.clock.now())
 
     def bound_here(self) -> bool:

@@ -100,17 +100,17 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobRef[R]:
         """A ref once the engine has confirmed the job; a typed error otherwise."""
-        submission = await self.submit(*args, **kwargs)
-        if submission.ref is None:
-            assert submission.error is not None
-            raise submission.error
-        return submission.ref
+        prepared = self.prepare(*args, **kwargs)
+        ((verdict,),) = await self._app.insert(((prepared.job,),))
+        if not verdict.taken:
+            raise refusal(prepared.job, verdict)
+        return JobRef(self._app, verdict.job_id, prepared.result)
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submission[R]:
         """Like `enqueue`, but says what became of the job instead of raising."""
         prepared = self.prepare(*args, **kwargs)
-        verdicts = await self._app.insert(((prepared.job,),))
-        return submission(self._app, prepared, verdicts[0][0])
+        ((verdict,),) = await self._app.insert(((prepared.job,),))
+        return submission(self._app, prepared, verdict)
 
     @property
     def blocking(self) -> BlockingTask[P, R]:
@@ -130,11 +130,12 @@ def submission(app: App, prepared: Prepared[R], verdict: Verdict) -> Submission[
         None,
         verdict.reason,
         verdict.existing_id,
-        error=_error(prepared.job, verdict),
+        error=refusal(prepared.job, verdict),
     )
 
 
-def _error(job: NewJob, verdict: Verdict) -> EnqueueRefused:
+def refusal(job: NewJob, verdict: Verdict) -> EnqueueRefused:
+    """Why a job was not taken, as an error."""
     existing = verdict.existing_id
     kind, text = _REFUSALS.get(verdict.reason or "", (EnqueueRefused, "was refused: {reason}"))
     if verdict.outcome is Outcome.COALESCED:

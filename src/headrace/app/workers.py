@@ -36,13 +36,13 @@ to the process and to its group, which would count as two."""
 OnStart = Callable[[Worker], None]
 
 
-def rounds(app: App, worker: Worker) -> Rounds:
-    """The upkeep that a worker does beside its jobs."""
+def rounds(app: App, worker: Worker, now: Callable[[], int] | None = None) -> Rounds:
+    """The upkeep that a worker does beside its jobs, by the app's clock unless told another."""
 
     def settings_of(job: Job) -> QueueSettings:
         return worker.settings.of(job.queue)
 
-    return Rounds(worker.engine, app.service, app.clock.now, settings_of)
+    return Rounds(worker.engine, app.service, now or app.clock.now, settings_of)
 
 
 @contextlib.asynccontextmanager

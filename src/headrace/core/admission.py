@@ -53,7 +53,7 @@ class Verdict(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def taken(self) -> bool:
-        return self.outcome in (Outcome.ACCEPTED, Outcome.REPLACED)
+        return self.job is not None
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from headrace.core.event import Policy
 from headrace.core.model import Job, LogEntry, Progress, Stage, TryError
-from headrace.core.states import CLAIMABLE, FINAL, EventType, State, next_state
+from headrace.core.states import CLAIMABLE, FINAL, TRANSITIONS, EventType, State
 
 
 class Guard(Struct, frozen=True, gc=False, kw_only=True):
@@ -151,33 +152,50 @@ SETS: Mapping[EventType, tuple[str, ...]] = MappingProxyType(
 """The fields that an event may set; those that are not listed set none."""
 
 
-def written(job: Job, write: Write, version: int) -> Job | None:
-    """The job after `write`, or None where the transition table does not allow it.
+class Effect(NamedTuple):
+    """What an event makes of a job in a state, whatever is written with it."""
 
-    A job that leaves `active` gives up its lease; one that reaches a final state gets its end
-    time; one that comes back loses it. The stage of a claimable job is left for the engine.
-    """
-    event = write.event
-    state = next_state(job.state, event)
-    if state is None:
+    fields: dict[str, object]
+    ends: bool
+    sets: tuple[str, ...]
+
+
+def _effects() -> dict[tuple[State, EventType], Effect]:
+    """A job that leaves `active` gives up its lease; one that reaches a final state gets its end
+    time; one that comes back loses it. The stage of a claimable job is left for the engine."""
+    table: dict[tuple[State, EventType], Effect] = {}
+    for (before, event), after in TRANSITIONS.items():
+        if before is None:
+            continue
+        fields: dict[str, object] = {"state": after, "event": event}
+        if after is not before:
+            fields["finished_at"] = None
+            if before is State.ACTIVE:
+                fields |= _LEAVES_LEASE
+            if after not in CLAIMABLE:
+                fields["stage"] = Stage.NONE
+        ends = after is not before and after in FINAL
+        table[before, event] = Effect(fields, ends, SETS.get(event, ()))
+    return table
+
+
+EFFECTS: Mapping[tuple[State, EventType], Effect] = MappingProxyType(_effects())
+
+
+def written(job: Job, write: Write, version: int) -> Job | None:
+    """The job after `write`, or None where the transition table does not allow it."""
+    effect = EFFECTS.get((job.state, write.event))
+    if effect is None:
         return None
-    fields: dict[str, object] = {
-        "state": state,
-        "event": event,
-        "version": version,
-        "updated_at": write.at,
-    }
-    if state is not job.state:
-        fields["finished_at"] = write.at if state in FINAL else None
-        if job.state is State.ACTIVE:
-            fields |= _LEAVES_LEASE
-        if state not in CLAIMABLE:
-            fields["stage"] = Stage.NONE
-    for name in SETS.get(event, ()):
+    fields = effect.fields.copy()
+    fields["version"], fields["updated_at"] = version, write.at
+    if effect.ends:
+        fields["finished_at"] = write.at
+    for name in effect.sets:
         value = getattr(write, name)
         if value is not UNSET:
             fields[name] = value
-    if event is EventType.STARTED:
+    if write.event is EventType.STARTED:
         fields["token"] = version
     return replace(job, **fields)
 

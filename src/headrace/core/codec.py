@@ -113,6 +113,7 @@ class Parameters:
         self._signature = signature.replace(parameters=kept)
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in kept)
         self._required = {p.name for p in kept if p.default is p.empty}
+        self._optional = not self._plain or len(self._required) < len(kept)
         self._defaults = {p.name: p.default for p in kept}
         self._positional = [p.name for p in kept if p.kind is p.POSITIONAL_ONLY]
         self._rest = next((p.name for p in kept if p.kind is p.VAR_POSITIONAL), None)
@@ -157,7 +158,7 @@ class Parameters:
         """The payload of a call. A call that the function would refuse raises TypeError."""
         payload = encode(self._bind(args, kwargs), f"an argument of {self.name}")
         try:
-            self._decoder.decode(self._split(payload)[0])
+            self._decoder.decode(payload if self._extra is None else self._split(payload)[0])
         except UndecodablePayload as error:
             raise TypeError(f"{self.name}(): {error}") from None
         return payload
@@ -202,11 +203,13 @@ class Parameters:
 
     def decode(self, payload: bytes | msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call that a payload stands for."""
-        named, extra = self._split(payload)
-        struct = self._decoder.decode(named)
-        values = {
-            name: value for name in self._names if (value := getattr(struct, name)) is not UNSET
-        }
+        if self._extra is None:
+            named, extra = payload, {}
+        else:
+            named, extra = self._split(payload)
+        values = msgspec.structs.asdict(self._decoder.decode(named))
+        if self._optional:
+            values = {name: value for name, value in values.items() if value is not UNSET}
         if self._plain:
             return [], values
         rest: list[Any] = values.pop(self._rest, []) if self._rest else []
@@ -218,8 +221,6 @@ class Parameters:
 
     def _split(self, payload: bytes | msgspec.Raw) -> tuple[bytes | msgspec.Raw, dict[str, Any]]:
         """The named arguments, and those that `**kwargs` takes."""
-        if self._extra is None:
-            return payload, {}
         parts: dict[str, msgspec.Raw] = _OBJECT.decode(payload)
         extra = {
             name: self._others.decode(parts.pop(name)) for name in parts.keys() - set(self._names)

@@ -9,7 +9,7 @@ move together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -49,6 +49,7 @@ class Ledger:
         self._records = records
         self._effects: deque[Callable[[], None]] = deque()
         self.topics: set[str] = set()
+        self._rung: set[tuple[str, str]] = set()
 
     # Insert
 
@@ -100,13 +101,13 @@ class Ledger:
 
     def _create(self, new: NewJob, settings: QueueSettings, now: int) -> Job:
         """A job that has no key, dedup key or parents."""
-        records = self._records
         stage = Stage.DELAYED if new.run_at > now else Stage.READY
-        job = admission.created(new, settings, records.next_seq(), stage=stage)
-        records.record(Happening(None, job))
-        records.save(None, job)
-        self.topics.add(work_topic(new.service, new.queue))
-        self.topics.add(JOURNAL_TOPIC)
+        job = admission.created(new, settings, self._records.next_seq(), stage=stage)
+        self._records.create(job)
+        place = (new.service, new.queue)
+        if place not in self._rung:
+            self._rung.add(place)
+            self.topics |= {work_topic(*place), JOURNAL_TOPIC}
         return job
 
     def _facts(self, new: NewJob) -> Facts:
@@ -267,21 +268,19 @@ class Ledger:
         answers: list[Answer] = []
         while len(answers) < len(changes):
             finished = self._records.finish(changes, len(answers))
-            self._tell(answer.job for answer in finished if answer.job)
+            self._tell([answer.job for answer in finished if answer.job])
             answers += finished
             if len(answers) < len(changes):
                 answers.append(self.apply(changes[len(answers)]))
         return answers
 
-    def _tell(self, jobs: Iterable[Job]) -> None:
+    def _tell(self, jobs: Sequence[Job]) -> None:
         """Wakes whoever watches these jobs, or waits for a place under their queue's cap."""
-        places: set[tuple[str, str]] = set()
-        for job in jobs:
-            self.topics.add(job_topic(job.spec.id))
-            if job.state in FINAL:
-                places.add((job.spec.service, job.queue))
-            self.topics.add(JOURNAL_TOPIC)
-        for service, queue in places:
+        if not jobs:
+            return
+        self.topics.add(JOURNAL_TOPIC)
+        self.topics.update([job_topic(job.spec.id) for job in jobs])
+        for service, queue in {(j.spec.service, j.queue) for j in jobs if j.state in FINAL}:
             self._wake_capped(service, queue)
 
     def apply(self, change: Change) -> Answer:

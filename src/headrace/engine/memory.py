@@ -90,6 +90,10 @@ class MemoryRecords:
     def current(self, snapshot: Job) -> Job | None:
         return self.jobs.get(snapshot.id)
 
+    def create(self, job: Job) -> None:
+        self.record(Happening(None, job))
+        self.save(None, job)
+
     def save(self, old: Job | None, new: Job) -> None:
         if self._undo is not None:
             before = self.jobs.get(new.id)

@@ -2,12 +2,12 @@
 
 Every operation works in batches, is atomic, and can be repeated after a lost answer. Time is an
 argument: an engine never reads a clock. Operations may be awaited from any event loop; `twin`
-gives a handle for another thread's loop.
+gives a handle for another thread's loop. They are coroutines or whatever else can be awaited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from enum import StrEnum
 from typing import Protocol, Self, runtime_checkable
 
@@ -115,25 +115,25 @@ class Engine(Protocol):
         """A handle on the same store for use in another thread's event loop."""
         ...
 
-    async def insert(
+    def insert(
         self, groups: Sequence[Sequence[NewJob]], now: int
-    ) -> list[tuple[Verdict, ...]]:
+    ) -> Awaitable[list[tuple[Verdict, ...]]]:
         """Adds jobs with their dedup keys, slots, edges and first state. A group is taken whole
         or not at all; the answers stand for the jobs one by one."""
         ...
 
-    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
+    def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Awaitable[Claimed]:
         """Hands out due jobs in order, each with a new lease, its try counted, its slot taken,
         pauses and caps respected. First it makes the changes, as `apply` does: whatever room they
         make is there for the claim."""
         ...
 
-    async def apply(self, changes: Sequence[Change]) -> list[Answer]:
+    def apply(self, changes: Sequence[Change]) -> Awaitable[list[Answer]]:
         """Makes guarded changes. Each is atomic with its effects: journal, slot, edges, dedup
         key, discard. Refused ones change nothing and say why."""
         ...
 
-    async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
+    def extend(self, leases: Sequence[Lease], until: int) -> Awaitable[list[Renewal]]:
         """Renews leases; says which are held and which were asked to cancel."""
         ...
 
@@ -141,37 +141,37 @@ class Engine(Protocol):
         """A bell for the current event loop."""
         ...
 
-    async def prune(self, order: Prune) -> int:
+    def prune(self, order: Prune) -> Awaitable[int]:
         """Deletes what the cut-offs allow; returns how many rows went, 0 when nothing is left."""
         ...
 
-    async def get(self, ids: Sequence[str]) -> list[Details | None]:
+    def get(self, ids: Sequence[str]) -> Awaitable[list[Details | None]]:
         """The jobs with these ids, in order."""
         ...
 
-    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+    def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Awaitable[Page]:
         """Jobs, newest first, by pages."""
         ...
 
-    async def count(self, service: str | None = None) -> list[Counted]:
+    def count(self, service: str | None = None) -> Awaitable[list[Counted]]:
         """Jobs by queue and state; only what is there."""
         ...
 
-    async def journal(
+    def journal(
         self, after: int, limit: int = 1000, job_id: str | None = None
-    ) -> list[Entry]:
+    ) -> Awaitable[list[Entry]]:
         """Entries with a sequence above `after`, in order."""
         ...
 
-    async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
+    def put(self, puts: Sequence[Put], now: int) -> Awaitable[list[Document | None]]:
         """Writes documents; None for each whose expected revision did not hold."""
         ...
 
-    async def scan(self, kind: str, now: int) -> list[Document]:
+    def scan(self, kind: str, now: int) -> Awaitable[list[Document]]:
         """The documents of a kind that have not expired, by name."""
         ...
 
-    async def key(self, service: str, hash: str) -> KeyStatus | None:
+    def key(self, service: str, hash: str) -> Awaitable[KeyStatus | None]:
         """One concurrency key, looked into; None if no living job has it."""
         ...
 
@@ -212,30 +212,34 @@ class Checkup(Struct, frozen=True):
 class Examinable(Protocol):
     """An engine that can be looked into by `headrace doctor`."""
 
-    async def checkup(self, now: int) -> Checkup:
+    def checkup(self, now: int) -> Awaitable[Checkup]:
         """Looks at the store; may take a while, and changes nothing."""
         ...
 
 
-def work_topic(service: str, queue: str) -> str:
-    """Rings when a job of the queue may be claimable, now or at a known later time."""
-    return f"work:{service}/{queue}"
+# A topic is the id of a job, which rings with every change of it, or a path of its kind and name:
+# `/` is in no name, so they cannot be confused.
 
 
 def job_topic(job_id: str) -> str:
     """Rings with every change of the job."""
-    return f"job:{job_id}"
+    return job_id
+
+
+def work_topic(service: str, queue: str) -> str:
+    """Rings when a job of the queue may be claimable, now or at a known later time."""
+    return f"/work/{service}/{queue}"
 
 
 def worker_topic(worker: str) -> str:
     """Rings when a job that the worker runs was asked to cancel or was taken away."""
-    return f"worker:{worker}"
+    return f"/worker/{worker}"
 
 
-JOURNAL_TOPIC = "journal"
+JOURNAL_TOPIC = "/journal"
 """Rings with every commit."""
 
-DOCUMENTS_TOPIC = "documents"
+DOCUMENTS_TOPIC = "/documents"
 """Rings when a document was put."""
 
 QUEUE_KIND = "queue"

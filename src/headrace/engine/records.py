@@ -90,6 +90,10 @@ class Records(Protocol):
         """The stored job; the snapshot itself where its version is still the newest."""
         ...
 
+    def create(self, job: Job) -> None:
+        """Adds a new job, with its entry in the journal, that concerns no other."""
+        ...
+
     def save(self, old: Job | None, new: Job) -> None: ...
     def remove(self, job: Job) -> None:
         """Deletes the job and what is kept beside it, but not its journal entries nor the edges

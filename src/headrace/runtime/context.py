@@ -59,12 +59,17 @@ class Desk(Protocol):
 CallAfter = Callable[["JobContext", Answer], object]
 
 
+_NOTHING: dict[str, Any] = {}
+
+
 class JobContext:
     """The handler's side of its job. Every method may be called from any thread."""
 
     # What most handlers never touch is set when it is: one context is made for every job.
     after: Sequence[CallAfter] = ()
     """What `call_after` was given."""
+    dependencies: Mapping[str, Any] = _NOTHING
+    """The parents' results by id, where the task asked for them (`load_dependencies=True`)."""
     _stop: Interrupt | None = None
     _stopped: threading.Event | None = None
     _reason: str | None = None
@@ -73,8 +78,6 @@ class JobContext:
 
     def __init__(self, job: Job, desk: Desk, time_limit: int | None = None) -> None:
         self.job, self._desk, self._time_limit = job, desk, time_limit
-        self.dependencies: Mapping[str, Any] = {}
-        """The parents' results by id, where the task asked for them (`load_dependencies=True`)."""
 
     def now(self) -> datetime:
         """The time by the worker's clock, which a test can move."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Protocol
 
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest
@@ -19,12 +19,10 @@ from headrace.core.model import Job
 from headrace.engine.protocol import Bell, Engine, work_topic
 from headrace.runtime.backoff import persist
 from headrace.runtime.clock import Clock
+from headrace.runtime.runs import Claimant, Run
 from headrace.runtime.shares import Shares
 
 log = logging.getLogger("headrace.worker")
-
-T = TypeVar("T")
-_T = TypeVar("_T", contravariant=True)
 
 LOOK_AGAIN = 5.0
 """The longest wait between two looks, in case a wake-up was lost."""
@@ -33,7 +31,7 @@ BATCH = 500
 """The most jobs that one step claims, and the most changes that it makes."""
 
 
-class Slots(Protocol[_T]):
+class Slots(Protocol):
     """The worker's side: its slots, and what becomes of those who take and leave them."""
 
     concurrency: int
@@ -43,35 +41,27 @@ class Slots(Protocol[_T]):
         """These jobs were claimed."""
         ...
 
-    def settled(self, settled: Sequence[tuple[_T, Answer | None]]) -> None:
-        """What was added for something is stored or refused; None where a change could not be
-        made sense of."""
+    def settled(self, settled: Sequence[tuple[Run, Answer | None]]) -> None:
+        """How these runs ended is stored or refused; None where a change could not be made sense
+        of."""
         ...
 
 
-class Claimant(NamedTuple):
-    """For whom jobs are claimed."""
-
-    service: str
-    worker: str
-    lease: int
-
-
-class Exchange(Generic[T]):
+class Exchange:
     """Makes changes in the order in which they were added, and claims jobs for free slots."""
 
     def __init__(
-        self, engine: Engine, clock: Clock, claimant: Claimant, slots: Slots[T], shares: Shares
+        self, engine: Engine, clock: Clock, claimant: Claimant, slots: Slots, shares: Shares
     ) -> None:
         self._engine, self._clock = engine, clock
         self._claimant, self._slots, self._shares = claimant, slots, shares
-        self._waiting: list[tuple[Change, T | None]] = []
-        self._flying: Counter[str] = Counter()
-        """Jobs of which a change is on its way: their next one waits for the answer."""
-        self._leaving = 0
-        """Slots that are being left by the changes on their way."""
-        self._asked: list[int] = []
-        """How many jobs each claim under way asks for."""
+        self._waiting: list[tuple[Change, Run | None]] = []
+        self._under_way = self._claims = 0
+        """Steps that are, and those of them that claim."""
+        self._reserved = 0
+        """Slots that are free, but asked for already."""
+        self._reporting: Counter[str] = Counter()
+        """Jobs of which something is on its way that does not end them: what comes next waits."""
         self._looks, self._looking = 0, True
         """How often somebody said to look, and whether there is a reason to."""
         self._plenty = False
@@ -105,10 +95,12 @@ class Exchange(Generic[T]):
         self._looking = True
         self._stir()
 
-    def add(self, change: Change, subject: T | None = None) -> None:
-        """Has a change made. Must be called in the worker's event loop."""
-        self._waiting.append((change, subject))
-        self._stir()
+    def add(self, change: Change, run: Run | None = None) -> None:
+        """Has a change made, which ends the run if one is given. Must be called in the worker's
+        event loop."""
+        self._waiting.append((change, run))
+        if len(self._waiting) == 1:
+            self._stir()
 
     def stop(self) -> None:
         """Claims no more; changes are still made."""
@@ -139,7 +131,7 @@ class Exchange(Generic[T]):
 
     async def drained(self) -> None:
         """Returns when every change that was added is made."""
-        while self._waiting or self._flying:
+        while self._waiting or self._under_way:
             await self._woken()
 
     async def _woken(self) -> None:
@@ -163,9 +155,21 @@ class Exchange(Generic[T]):
 
     async def _steps(self) -> None:
         while True:
-            batch, wanted = self._taken(), self._wanted()
+            batch = self._taken()
+            reports = [change.job.spec.id for change, run in batch if run is None]
+            wanted = self._wanted(len(batch) - len(reports))
             if batch or wanted:
+                reserved = max(0, wanted - len(batch) + len(reports))
+                self._under_way += 1
+                self._claims += wanted > 0
+                self._reserved += reserved
+                self._reporting.update(reports)
                 await self._step(batch, wanted)
+                self._reporting -= Counter(reports)
+                self._reserved -= reserved
+                self._claims -= wanted > 0
+                self._under_way -= 1
+                self._end_claiming()
                 self._wake.set()
             else:
                 if self._rests():
@@ -175,36 +179,33 @@ class Exchange(Generic[T]):
     def _rests(self) -> bool:
         """Whether nothing is under way, and nothing is known to be there."""
         due = self.next_due is not None and self.next_due <= self._clock.now()
-        return not (self._looking or self._waiting or self._flying or self._asked or due)
+        return not (self._looking or self._waiting or self._under_way or due)
 
-    def _taken(self) -> list[tuple[Change, T | None]]:
-        """The changes that can be made now; they are on their way."""
-        batch: list[tuple[Change, T | None]] = []
-        rest: list[tuple[Change, T | None]] = []
-        for one in self._waiting:
-            able = len(batch) < BATCH and one[0].job.spec.id not in self._flying
-            (batch if able else rest).append(one)
-        self._waiting = rest
-        for change, subject in batch:
-            self._flying[change.job.spec.id] += 1
-            self._leaving += subject is not None
+    def _taken(self) -> list[tuple[Change, Run | None]]:
+        """The changes that can be made now."""
+        waiting, self._waiting = self._waiting, []
+        if not self._reporting and len(waiting) <= BATCH:
+            return waiting
+        batch: list[tuple[Change, Run | None]] = []
+        for one in waiting:
+            able = len(batch) < BATCH and one[0].job.spec.id not in self._reporting
+            (batch if able else self._waiting).append(one)
         return batch
 
-    def _wanted(self) -> int:
-        """How many jobs to claim in the next step. No more than an equal part of the slots where
-        steps overlap: while one part of the jobs runs, the store is busy with another."""
-        if not self._looking or self._stop.is_set() or (self._asked and not self._plenty):
+    def _wanted(self, leaving: int) -> int:
+        """How many jobs to claim in a step by which so many slots are left. No more than an equal
+        part of all slots where steps overlap: while one part of the jobs runs, the store is busy
+        with another."""
+        if not self._looking or self._stop.is_set() or (self._claims and not self._plenty):
             return 0
         slots = self._slots
-        free = slots.concurrency - slots.busy + self._leaving - sum(self._asked)
+        free = slots.concurrency - slots.busy + leaving - self._reserved
         return max(0, min(free, -(-slots.concurrency // self._engine.overlap), BATCH))
 
-    async def _step(self, batch: list[tuple[Change, T | None]], wanted: int) -> None:
+    async def _step(self, batch: list[tuple[Change, Run | None]], wanted: int) -> None:
         changes = [change for change, _ in batch]
         looks, claimed = self._looks, Claimed(())
         answers: Sequence[Answer | None] = ()
-        if wanted:
-            self._asked.append(wanted)
         try:
             claimed = await self._exchanged(changes, wanted)
             answers = claimed.answers
@@ -214,16 +215,12 @@ class Exchange(Generic[T]):
             else:
                 await self._unclaimed(error)
             looks = -1  # nothing was seen
-        finally:
-            if wanted:
-                self._asked.remove(wanted)
         self._settle(batch, answers)
         if claimed.jobs:
             self._slots.begin(claimed.jobs)
             self._shares.charge(Counter(job.queue for job in claimed.jobs))
         if wanted:
             self._see(claimed, wanted, looks)
-            self._end_claiming()
 
     async def _exchanged(self, changes: Sequence[Change], wanted: int) -> Claimed:
         plan = self._shares.plan(wanted)
@@ -248,16 +245,13 @@ class Exchange(Generic[T]):
         return await persist(what, attempt, None if changes else self._stop)
 
     def _settle(
-        self, batch: list[tuple[Change, T | None]], answers: Sequence[Answer | None]
+        self, batch: list[tuple[Change, Run | None]], answers: Sequence[Answer | None]
     ) -> None:
-        settled: list[tuple[T, Answer | None]] = []
-        for (change, subject), answer in zip(batch, answers, strict=True):
-            self._flying[change.job.spec.id] -= 1
-            if not self._flying[change.job.spec.id]:
-                del self._flying[change.job.spec.id]
-            if subject is not None:
-                settled.append((subject, answer))
-        self._leaving -= len(settled)
+        settled = [
+            (run, answer)
+            for (_, run), answer in zip(batch, answers, strict=True)
+            if run is not None
+        ]
         if settled:
             self._slots.settled(settled)
 
@@ -305,5 +299,5 @@ class Exchange(Generic[T]):
             self._over.exception()  # it may be that nobody waits for it
 
     def _end_claiming(self) -> None:
-        if self._stop.is_set() and not self._asked and not self._over.done():
+        if self._stop.is_set() and not self._claims and not self._over.done():
             self._over.set_result(None)

@@ -81,22 +81,36 @@ class Executor:
                 broken.__cause__ = error
                 return outcome.Failed(problem_of(broken))
 
-    async def _call(self, handler: Handler, ctx: JobContext) -> Any:
+    def _call(self, handler: Handler, ctx: JobContext) -> Awaitable[Any]:
         args, kwargs = handler.parameters.decode(ctx.job.spec.payload)
+        if handler.context_name is not None:
+            kwargs[handler.context_name] = ctx
+        running.set(ctx)
+        if handler.resources or handler.loads_dependencies:
+            return self._furnish(handler, ctx, args, kwargs)
+        return self._wrap(handler, ctx, args, kwargs)
+
+    async def _furnish(
+        self, handler: Handler, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Fetches first what the handler asks for."""
         if handler.resources:
             kwargs.update(await self._resolve(handler))
         if handler.loads_dependencies and not ctx.dependencies:
             await ctx.load_dependencies()
-        if handler.context_name is not None:
-            kwargs[handler.context_name] = ctx
-        running.set(ctx)
+        return await self._wrap(handler, ctx, args, kwargs)
+
+    def _wrap(
+        self, handler: Handler, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]
+    ) -> Awaitable[Any]:
+        """Puts the middleware around."""
         if not self._middleware and not handler.middleware:
-            return await self._invoke(handler, ctx, args, kwargs)
+            return self._invoke(handler, ctx, args, kwargs)
 
         def proceed() -> Awaitable[Any]:
             return self._invoke(handler, ctx, args, kwargs)
 
-        return await compose((*self._middleware, *handler.middleware), ctx, proceed)()
+        return compose((*self._middleware, *handler.middleware), ctx, proceed)()
 
     def _invoke(
         self, handler: Handler, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from headrace.core.claims import Lease
 from headrace.core.errors import EngineUnavailable
-from headrace.core.model import Job
 from headrace.engine.protocol import Bell, Engine, Put, worker_topic
 from headrace.runtime.clock import Clock
+from headrace.runtime.runs import Claimant, Runs
 
 log = logging.getLogger("headrace.worker")
 
@@ -27,15 +27,15 @@ class LeaseKeeper:
         self,
         engine: Engine,
         clock: Clock,
-        worker: str,
-        lease: int,
+        claimant: Claimant,
+        runs: Runs,
         news: News,
         beat: Callable[[], Put],
     ) -> None:
         self._engine, self._clock = engine.twin(), clock
-        self._worker, self._lease, self._news, self._beat = worker, lease, news, beat
+        self._claimant, self._runs = claimant, runs
+        self._news, self._beat = news, beat
         self._loop = asyncio.get_running_loop()
-        self._held: dict[tuple[str, int], Job] = {}
         self._rings = self._answered = 0
         self._away = False
         self._thread = threading.Thread(target=self._main, name="headrace-leases", daemon=True)
@@ -54,15 +54,12 @@ class LeaseKeeper:
         self.renew()
         self._thread.join(timeout=5)
 
-    def hold(self, jobs: Sequence[Job]) -> None:
-        self._held.update(((job.spec.id, job.token), job) for job in jobs)
+    def held_more(self) -> None:
+        """The worker holds more jobs than before."""
         if self._rings != self._answered:
             # The bell may have rung for one of these jobs, between its claim and now.
             self._answered = self._rings
             self.renew()
-
-    def drop(self, job: Job) -> None:
-        self._held.pop((job.spec.id, job.token), None)
 
     def renew(self) -> None:
         """Renews everything now; may be called from any thread."""
@@ -87,7 +84,7 @@ class LeaseKeeper:
 
     async def _run(self) -> None:
         self._own, self._nudge = asyncio.get_running_loop(), asyncio.Event()
-        bell = self._engine.listen(frozenset({worker_topic(self._worker)}))
+        bell = self._engine.listen(frozenset({worker_topic(self._claimant.worker)}))
         moved = self._clock.on_move(self.renew)
         ringing = asyncio.create_task(self._follow(bell, self._nudge))
         self._started.set()
@@ -114,11 +111,12 @@ class LeaseKeeper:
 
     async def _round(self) -> float:
         """Renews everything; returns the seconds until the next round."""
-        leases = [Lease(job.id, job.seq, job.token) for job in list(self._held.values())]
+        jobs = [run.job for run in list(self._runs.values())]
+        leases = [Lease(job.id, job.seq, job.token) for job in jobs]
         try:
             await self._engine.put([self._beat()], self._clock.now())
             if leases:
-                until = self._clock.now() + self._lease
+                until = self._clock.now() + self._claimant.lease
                 renewals = await self._engine.extend(leases, until)
                 for lease, renewal in zip(leases, renewals, strict=True):
                     if not renewal.held or renewal.cancelling is not None:
@@ -128,11 +126,11 @@ class LeaseKeeper:
             if not self._away:
                 log.warning("leases cannot be renewed now: %s; trying again", error)
             self._away = True
-            return min(1.0, self._lease / 10_000)
+            return min(1.0, self._claimant.lease / 10_000)
         except Exception:
             log.exception("leases cannot be renewed; trying again")
-            return min(1.0, self._lease / 10_000)
-        return self._lease / 3000
+            return min(1.0, self._claimant.lease / 10_000)
+        return self._claimant.lease / 3000
 
     def _tell(self, lease: Lease, cancelling: str | None) -> None:
         try:

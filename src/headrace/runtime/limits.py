@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from headrace.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from headrace.runtime.worker import Run
+from headrace.runtime.runs import Run, Runs
 
 NEAR = 2.0
 
@@ -21,21 +18,19 @@ NEAR = 2.0
 class TimeLimits:
     """Calls `expired(run)` once for each run whose limit has come."""
 
-    def __init__(self, clock: Clock, expired: Callable[[Run], None]) -> None:
-        self._clock, self._expired = clock, expired
-        self._limits: dict[Run, int] = {}
+    def __init__(self, clock: Clock, runs: Runs, expired: Callable[[Run], None]) -> None:
+        self._clock, self._runs, self._expired = clock, runs, expired
         self._timers: dict[Run, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
 
-    def watch(self, run: Run, limit: int, now: int) -> None:
-        self._limits[run] = limit
-        if limit - now < NEAR * 1000:
-            self._arm(run, limit)
+    def watch(self, run: Run, now: int) -> None:
+        if run.limit is not None and run.limit - now < NEAR * 1000:
+            self._arm(run, run.limit)
         elif self._look is None:
             self._look = asyncio.get_running_loop().call_later(NEAR / 2, self.check)
 
     def forget(self, run: Run) -> None:
-        self._limits.pop(run, None)
+        run.limit = None
         if self._timers and (timer := self._timers.pop(run, None)):
             timer.cancel()
 
@@ -44,13 +39,16 @@ class TimeLimits:
         if self._look is not None:
             self._look.cancel()
         self._look = None
-        now = self._clock.now()
-        for run, limit in list(self._limits.items()):
-            if limit <= now:
+        now, limited = self._clock.now(), False
+        for run in list(self._runs.values()):
+            if run.limit is None:
+                continue
+            limited = True
+            if run.limit <= now:
                 self._fire(run)
-            elif limit - now < NEAR * 1000 and run not in self._timers:
-                self._arm(run, limit)
-        if self._limits:
+            elif run.limit - now < NEAR * 1000 and run not in self._timers:
+                self._arm(run, run.limit)
+        if limited:
             self._look = asyncio.get_running_loop().call_later(NEAR / 2, self.check)
 
     def _arm(self, run: Run, limit: int) -> None:
@@ -60,10 +58,9 @@ class TimeLimits:
 
     def _due(self, run: Run) -> None:
         self._timers.pop(run, None)
-        limit = self._limits.get(run)
-        if limit is not None and limit > self._clock.now():
-            self._arm(run, limit)
-        elif limit is not None:
+        if run.limit is not None and run.limit > self._clock.now():
+            self._arm(run, run.limit)
+        elif run.limit is not None:
             self._fire(run)
 
     def _fire(self, run: Run) -> None:
@@ -75,5 +72,4 @@ class TimeLimits:
             timer.cancel()
         if self._look is not None:
             self._look.cancel()
-        self._limits.clear()
         self._timers.clear()

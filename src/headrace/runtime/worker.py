@@ -27,14 +27,15 @@ from headrace.engine.protocol import Engine
 from headrace.runtime.backoff import persist
 from headrace.runtime.clock import Clock
 from headrace.runtime.context import Interrupt, JobContext
-from headrace.runtime.exchange import Claimant, Exchange
+from headrace.runtime.exchange import Exchange
 from headrace.runtime.executor import Executor
-from headrace.runtime.handler import Handler, Middleware, Router, problem_of
+from headrace.runtime.handler import Middleware, Router, problem_of
 from headrace.runtime.keeper import LeaseKeeper
 from headrace.runtime.limits import TimeLimits
 from headrace.runtime.presence import Presence, beat, gone
 from headrace.runtime.processes import ProcessPool
 from headrace.runtime.resources import Provider, Resources
+from headrace.runtime.runs import Claimant, Run, Runs
 from headrace.runtime.settings import SettingsBook
 from headrace.runtime.shares import QueueSpec, Shares
 from headrace.runtime.threads import ThreadPool
@@ -70,17 +71,6 @@ class Equipment(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Run:
-    """One job in the hands of this worker."""
-
-    __slots__ = ("begun", "ctx", "handler", "job", "task")
-
-    def __init__(self, job: Job, ctx: JobContext, handler: Handler | None) -> None:
-        self.job, self.ctx, self.handler = job, ctx, handler
-        self.begun = False
-        self.task: asyncio.Task[None] | None = None
-
-
 class Worker:
     """Runs jobs of one service. Its identity is fresh at every start."""
 
@@ -96,7 +86,7 @@ class Worker:
         self.id, self.service, self.options = identity, service, options
         self._engine, self._clock, self._equipment = engine, clock, equipment
         self.concurrency = options.concurrency
-        self._runs: dict[tuple[str, int], Run] = {}
+        self._runs: Runs = {}
         self.busy = 0
         """Slots that are taken: by jobs that run, or whose outcome is being stored."""
         self._begun = 0
@@ -119,11 +109,11 @@ class Worker:
             equipment.middleware,
             self._resources.of,
         )
-        self._limits = TimeLimits(clock, self._out_of_time)
+        self._limits = TimeLimits(clock, self._runs, self._out_of_time)
         self._started_at = clock.now()
         self._shares = Shares(options.queues, options.strict, self._weight)
-        claimant = Claimant(service, identity, options.lease)
-        self._exchange: Exchange[Run] = Exchange(engine, clock, claimant, self, self._shares)
+        self._claimant = Claimant(service, identity, options.lease)
+        self._exchange = Exchange(engine, clock, self._claimant, self, self._shares)
         self._chores: list[asyncio.Task[None]] = []
 
     # Life
@@ -148,7 +138,7 @@ class Worker:
             await _call(hook)
         await self.settings.refresh()
         self._keeper = LeaseKeeper(
-            self._engine, self._clock, self.id, self.options.lease, self._news, self._beat
+            self._engine, self._clock, self._claimant, self._runs, self._news, self._beat
         )
         self._keeper.start()
         self._unsubscribe = self._clock.on_move(self._clock_moved)
@@ -174,8 +164,8 @@ class Worker:
             await self._first(self._exchange.stopped(), timeout=1.0)
             self._leaving = True
             if not await self._finished(self.options.grace if grace is None else grace):
-                log.warning("giving back %d unfinished jobs", len(self._runs))
-                for run in list(self._runs.values()):
+                log.warning("giving back %d unfinished jobs", len(self._unfinished()))
+                for run in self._unfinished():
                     self._interrupt(run, Interrupt.SHUTDOWN, "the worker is stopping")
                 if not await self._finished(0 if self._leave_now.is_set() else 5.0):
                     self._abandon()
@@ -202,9 +192,12 @@ class Worker:
             if future is not one:
                 future.cancel()
 
+    def _unfinished(self) -> list[Run]:
+        return [run for run in self._runs.values() if not run.ended]
+
     def _abandon(self) -> None:
         """Gives back the jobs of handlers that cannot be interrupted; they end with the process."""
-        for run in list(self._runs.values()):
+        for run in self._unfinished():
             log.error("job %s ignores its interruption; it is given back", run.job.id)
             self._ended(run, outcome.Returned())
 
@@ -308,11 +301,11 @@ class Worker:
         now = self._clock.now()
         for job in jobs:
             limit = self._limit(job, job.started_at or 0)
-            run = Run(job, JobContext(job, self, limit), self._executor.handler(job))
-            self._runs[job.spec.id, job.token] = run
-            self._limits.watch(run, limit, now)
+            run = Run(job, JobContext(job, self, limit), self._executor.handler(job), limit)
+            self._runs[job.token] = run
+            self._limits.watch(run, now)
             run.task = self._loop.create_task(self._execute(run))
-        self._keeper.hold(jobs)
+        self._keeper.held_more()
 
     async def _execute(self, run: Run) -> None:
         run.begun = True
@@ -329,15 +322,15 @@ class Worker:
 
     def _ended(self, run: Run, result: Outcome | None) -> None:
         """The handler is done: what follows is decided and handed in."""
-        job = run.job
-        if self._runs.pop((job.spec.id, job.token), None) is None:
+        if run.ended:
             return
+        run.ended = True
         self._limits.forget(run)
         if result is None:
             self.settled([(run, None)])
             self._exchange.look()
         else:
-            self._exchange.add(self._settle(job, result), run)
+            self._exchange.add(self._settle(run.job, result), run)
 
     def _settle(self, job: Job, result: Outcome) -> Change:
         settings = self.settings.of(job.queue)
@@ -347,7 +340,7 @@ class Worker:
         """The outcomes are stored (or refused): the slots are free."""
         self.busy -= len(settled)
         for run, answer in settled:
-            self._keeper.drop(run.job)
+            self._runs.pop(run.job.token, None)
             if answer is None:
                 continue
             if not isinstance(answer, Applied):
@@ -388,8 +381,8 @@ class Worker:
 
     def _news(self, lease: Lease, cancelling: str | None) -> None:
         """The keeper heard of a cancel, or that the lease was lost (None)."""
-        run = self._runs.get((lease.job_id, lease.token))
-        if run is None:
+        run = self._runs.get(lease.token)
+        if run is None or run.ended:
             return
         if cancelling is None:
             log.warning("the lease of job %s was lost", lease.job_id)
@@ -416,15 +409,14 @@ class Worker:
         self._keeper.renew()
 
     def in_line(self, ctx: JobContext, waiting: bool) -> None:
-        run = self._runs.get((ctx.job.id, ctx.job.token))
-        if run is None:
+        run = self._runs.get(ctx.job.token)
+        if run is None or run.ended:
             return
         self._limits.forget(run)
-        limit = run.job.deadline if waiting else self._limit(run.job, self._clock.now())
-        if limit is not None:
-            self._limits.watch(run, limit, self._clock.now())
+        run.limit = run.job.deadline if waiting else self._limit(run.job, self._clock.now())
+        self._limits.watch(run, self._clock.now())
         if not waiting:
-            ctx.limit(limit)
+            ctx.limit(run.limit)
 
     async def dependencies(self, job: Job) -> Mapping[str, Any]:
         details = (await persist("loading results", lambda: self._engine.get([job.id])))[0]
@@ -445,7 +437,7 @@ class Worker:
                 version=self._equipment.version,
                 started_at=self._started_at,
                 beat_at=self._clock.now(),
-                jobs=tuple(job_id for job_id, _ in list(self._runs)[:1000]),
+                jobs=tuple(run.job.spec.id for run in list(self._runs.values())[:1000]),
                 stopping=self._stopping,
             ),
             self.options.lease,

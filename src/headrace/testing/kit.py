@@ -95,8 +95,9 @@ async def _on_moves(app: App, worker: Worker) -> None:
         while True:
             await moved.wait()
             moved.clear()
+            now = app.clock.now()  # it may be moved again before the leases are looked at
             await worker.renew_leases()
-            await rounds(app, worker).once()
+            await rounds(app, worker, lambda now=now: now).once()
     finally:
         forget()
 

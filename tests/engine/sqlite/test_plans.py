@@ -11,7 +11,14 @@ from headrace.engine.sqlite import SqliteEngine
 from headrace.engine.sqlite.sql import STATEMENTS
 from headrace.engine.statements import for_rows
 
-FRAGMENTS = {"job_json", "jobs_json", "edges_json", "journal_rows", "find_jobs"}
+FRAGMENTS = {
+    "job_json",
+    "jobs_json",
+    "results_json",
+    "edges_json",
+    "journal_rows",
+    "find_jobs",
+}
 """Parts of statements, no statements."""
 
 INDEXES = {
@@ -20,6 +27,7 @@ INDEXES = {
     "jobs_by_seq": "INTEGER PRIMARY KEY (rowid=?)",
     "heads": "INTEGER PRIMARY KEY (rowid=?)",
     "ready": "jobs_ready (service=? AND queue=?)",
+    "line": "jobs_ready (service=? AND queue=?)",
     "due": "COVERING INDEX jobs_delayed (service=? AND queue=? AND run_at<?)",
     "next_due": "COVERING INDEX jobs_delayed (service=? AND queue=?)",
     "oldest_waiting": "jobs_waiting (service=? AND queue=?)",

@@ -91,8 +91,8 @@ class Ropes:
             return
         layout, words = self._layout, [str(highest)]
         for topic in topics:
-            kind, _, name = topic.partition(":")
-            if kind == "job":
+            kind, name = _read(topic)
+            if kind == JOB:
                 words.append(name)
             elif topic != JOURNAL_TOPIC:
                 connection.publish(layout.bell(kind, name), b"%d" % highest)
@@ -132,9 +132,9 @@ class Ropes:
                 self._heard(words[0])
                 self._hub.ring({topic})
 
-        kind, _, name = topic.partition(":")
+        kind, name = _read(topic)
         wanted = name.encode()
-        callback = ring_if_named if kind == "job" else ring
+        callback = ring_if_named if kind == JOB else ring
         self._subscriptions[topic] = [
             self._connection.subscribe(subject, callback)
             for subject in self._subjects(topic, kind, name)
@@ -147,7 +147,7 @@ class Ropes:
 
     def _subjects(self, topic: str, kind: str, name: str) -> list[bytes]:
         layout = self._layout
-        if kind == "job" or topic == JOURNAL_TOPIC:
+        if kind == JOB or topic == JOURNAL_TOPIC:
             return [layout.bell(_JOBS)]
         if kind == "work":
             service, _, queue = name.partition("/")
@@ -156,6 +156,15 @@ class Ropes:
 
 
 _JOBS = "jobs"
+JOB = "job"
+
+
+def _read(topic: str) -> tuple[str, str]:
+    """The kind of a topic, and its name."""
+    if topic[0] != "/":
+        return JOB, topic
+    kind, _, name = topic[1:].partition("/")
+    return kind, name
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

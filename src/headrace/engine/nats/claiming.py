@@ -17,7 +17,6 @@ from headrace.engine.nats.lines import DUE, Line, Place, Ticket, line_named
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.transaction import (
     Domain,
-    Part,
     Transaction,
     job_part,
     replace,
@@ -127,6 +126,7 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
     all_tickets = [ticket for tickets in lines.values() for ticket in tickets]
     home.forget(*(ticket.what[1] for ticket in all_tickets))  # tickets may know better
     about = Counter(job_part(ticket.what[1]) for ticket in all_tickets)
+    about.update(map(job_part, delayed))  # a timer may know better than the ticket
     known = {
         part: domain
         for ticket in all_tickets
@@ -158,9 +158,8 @@ async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, 
         _watch_leases(transaction, request, claimed.jobs)
         return claimed
 
-    parts: list[Part] = [*wanted, *map(job_part, delayed)]
     try:
-        claimed = await home.committer.ask(work, parts, request.now, know)
+        claimed = await home.committer.ask(work, wanted, request.now, know)
     except _Narrow as narrow:
         for line, tickets in lines.items():
             line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)

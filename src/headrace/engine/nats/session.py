@@ -36,7 +36,7 @@ from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.options import Options
-from headrace.engine.protocol import DOCUMENTS_TOPIC, QUEUE_KIND, queue_document
+from headrace.engine.protocol import QUEUE_KIND, queue_document
 
 log = logging.getLogger("headrace.nats")
 
@@ -45,8 +45,8 @@ _SHEET = msgspec.json.Decoder(Sheet)
 WAITING_KNOWN = 300
 """So many of the jobs that wait longest are known to a transaction that may have to drop some."""
 
-LINES = "lines"
-"""The topic of queues that got a new line."""
+DOCUMENTS, LINES = "documents", "lines"
+"""Bells of documents that were put, and of queues that got a new line."""
 
 CENSUS_KINDS = frozenset({"settings", "census", "waiting", "notes"})
 
@@ -135,7 +135,7 @@ class Session:
 
     def _subscribe(self) -> None:
         bell = self.layout.bell
-        self.connection.subscribe(bell(DOCUMENTS_TOPIC), self._documents_changed)
+        self.connection.subscribe(bell(DOCUMENTS), self._documents_changed)
         self.connection.subscribe(bell(LINES), self._lines_changed)
         deleted = f"$JS.EVENT.ADVISORY.STREAM.DELETED.{self.layout.stream}"
         self.connection.subscribe(deleted.encode(), self._stream_missing)
@@ -260,7 +260,7 @@ class Session:
             self.committer.forget()
         if self.connection.connected:
             payload = " ".join(kinds).encode()
-            self.connection.publish(self.layout.bell(DOCUMENTS_TOPIC), payload)
+            self.connection.publish(self.layout.bell(DOCUMENTS), payload)
 
     def _lines_changed(self, *_: object) -> None:
         for line in self._lines.values():

@@ -327,6 +327,10 @@ class Transaction:
         self._undo.append(undo)
         self._assign(self._newest, draft.job_id, place)
 
+    def create(self, job: Job) -> None:
+        self.record(Happening(None, job))
+        self.save(None, job)
+
     def save(self, old: Job | None, new: Job) -> None:
         part = job_part(new.id)
         domain = self._domain(new.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import apsw
@@ -24,6 +24,9 @@ from headrace.engine.sqlite.store import Store
 from headrace.engine.sqlite.writer import Work
 
 T = TypeVar("T")
+
+MANY = 1000
+"""The size of what is asked for where it cannot be told: no event loop should wait for it."""
 
 
 class SqliteEngine:
@@ -85,78 +88,78 @@ class SqliteEngine:
 
     # Writing
 
-    async def insert(
+    def insert(
         self, groups: Sequence[Sequence[NewJob]], now: int
-    ) -> list[tuple[Verdict, ...]]:
-        return await self._home.session().writer.ask(
+    ) -> Awaitable[list[tuple[Verdict, ...]]]:
+        return self._home.session().writer.ask(
             lambda work: [work.ledger.insert(group, now) for group in groups],
             lambda wanted: wanted.insert(groups),
             sum(map(len, groups)),
         )
 
-    async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
-        return await self._home.session().writer.ask(
+    def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Awaitable[Claimed]:
+        return self._home.session().writer.ask(
             lambda work: work.ledger.exchange(request, changes),
-            lambda wanted: wanted.apply(change.job for change in changes),
+            lambda wanted: wanted.apply(changes),
             max(request.limit, len(changes)),
         )
 
-    async def apply(self, changes: Sequence[Change]) -> list[Answer]:
-        return await self._home.session().writer.ask(
+    def apply(self, changes: Sequence[Change]) -> Awaitable[list[Answer]]:
+        return self._home.session().writer.ask(
             lambda work: work.ledger.apply_all(changes),
-            lambda wanted: wanted.apply(change.job for change in changes),
+            lambda wanted: wanted.apply(changes),
             len(changes),
         )
 
-    async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
-        return await self._home.session().writer.ask(
+    def extend(self, leases: Sequence[Lease], until: int) -> Awaitable[list[Renewal]]:
+        return self._home.session().writer.ask(
             lambda work: work.records.renew(leases, until), size=len(leases)
         )
 
-    async def prune(self, order: Prune) -> int:
-        return await self._home.session().writer.ask(
+    def prune(self, order: Prune) -> Awaitable[int]:
+        return self._home.session().writer.ask(
             lambda work: upkeep.prune(work.records, work.ledger, order), size=order.limit
         )
 
-    async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
+    def put(self, puts: Sequence[Put], now: int) -> Awaitable[list[Document | None]]:
         def run(work: Work) -> list[Document | None]:
             with work.records.bypassed() as store:
                 documents = upkeep.put(store, puts, now)
             work.topics.add(DOCUMENTS_TOPIC)
             return documents
 
-        return await self._home.session().writer.ask(run)
+        return self._home.session().writer.ask(run)
 
     # Reading
 
-    async def _read(self, work: Callable[[Store], T]) -> T:
-        return await self._home.session().reader.ask(work)
+    def _read(self, work: Callable[[Store], T], size: int = MANY) -> Awaitable[T]:
+        return self._home.session().reader.ask(work, size=size)
 
-    async def get(self, ids: Sequence[str]) -> list[Details | None]:
-        return await self._read(lambda store: reader.details(store, ids))
+    def get(self, ids: Sequence[str]) -> Awaitable[list[Details | None]]:
+        return self._read(lambda store: reader.details(store, ids), len(ids))
 
-    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+    def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Awaitable[Page]:
         before = parse_cursor(cursor)
-        return await self._read(lambda store: find(store, filter, before, limit))
+        return self._read(lambda store: find(store, filter, before, limit))
 
-    async def count(self, service: str | None = None) -> list[Counted]:
-        return await self._read(lambda store: reader.count(store, service))
+    def count(self, service: str | None = None) -> Awaitable[list[Counted]]:
+        return self._read(lambda store: reader.count(store, service))
 
-    async def journal(
+    def journal(
         self, after: int, limit: int = 1000, job_id: str | None = None
-    ) -> list[Entry]:
-        return await self._read(lambda store: reader.journal(store, after, limit, job_id))
+    ) -> Awaitable[list[Entry]]:
+        return self._read(lambda store: reader.journal(store, after, limit, job_id))
 
-    async def scan(self, kind: str, now: int) -> list[Document]:
-        return await self._read(lambda store: reader.documents(store, kind, now))
+    def scan(self, kind: str, now: int) -> Awaitable[list[Document]]:
+        return self._read(lambda store: reader.documents(store, kind, now))
 
-    async def key(self, service: str, hash: str) -> KeyStatus | None:
-        return await self._read(lambda store: reader.key_status(store, service, hash))
+    def key(self, service: str, hash: str) -> Awaitable[KeyStatus | None]:
+        return self._read(lambda store: reader.key_status(store, service, hash))
 
-    async def checkup(self, now: int) -> Checkup:
+    def checkup(self, now: int) -> Awaitable[Checkup]:
         """Looks at the store and at the file, for `headrace doctor`; may take a while."""
         location = self._home.location
-        return await self._read(lambda store: checkup.checkup(store, location, now))
+        return self._read(lambda store: checkup.checkup(store, location, now))
 
     # In a transaction of the caller
 

@@ -118,42 +118,56 @@ def find(store: Store, wanted: Filter, before: int | None, limit: int) -> Page:
     conditions = _conditions(wanted)
     source = _source(wanted)
     before = _NEWEST if before is None else before
-    candidates = _candidates(store, source, before, limit, not conditions.keys() - source.serves)
-    if candidates is None:
-        source = _ALL
-        candidates = _candidates(store, source, before, limit, False) or ([], False)
-    left, more = candidates
-    bottom = left[-1] if left else 0
+    first: tuple[list[int], bool] | None = None
+    if not source.ordered:
+        first = _candidates(store, source, before, SCAN + 1), False
+        if len(first[0]) > SCAN:
+            source, first = _ALL, None
     rest = [condition for name, condition in conditions.items() if name not in source.serves]
     jobs: list[Job] = []
-    while left and len(jobs) < limit:
-        at_most = min(limit - len(jobs), LARGEST)
-        part = left[:_CHUNK]
-        found = _fetch(store, part, rest, at_most)
-        jobs += [job for job in found if matches(job, wanted)]
-        left = left[len(part) :] if len(found) < at_most else _below(left, found[-1].seq)
-    if left and jobs:
-        return Page(tuple(jobs), str(jobs[-1].seq))
-    return Page(tuple(jobs), str(bottom) if more else None)
+    looked, window = 0, limit + 1
+    while True:
+        left, more = first or _newest(store, source, before, min(window, SCAN - looked))
+        looked, window, first = looked + len(left), window * 4, None
+        before = left[-1] if left else before
+        while left and len(jobs) < limit:
+            at_most = min(limit - len(jobs), LARGEST)
+            part = left[:_CHUNK]
+            found = _fetch(store, part, rest, at_most)
+            jobs += [job for job in found if matches(job, wanted)]
+            left = left[len(part) :] if len(found) < at_most else _below(left, found[-1].seq)
+        if len(jobs) >= limit and (left or more):
+            return Page(tuple(jobs), str(jobs[-1].seq))
+        if not more:
+            return Page(tuple(jobs))
+        if looked >= SCAN:
+            return Page(tuple(jobs), str(before))
 
 
-def _candidates(
-    store: Store, source: _Source, before: int, limit: int, exact: bool
-) -> tuple[list[int], bool] | None:
-    """Sequences, newest first, and whether there are more below; None where a source that has no
-    order has more than may be looked at."""
-    window = limit + 1 if exact and source.ordered else SCAN + (not source.ordered)
+def _newest(store: Store, source: _Source, before: int, window: int) -> tuple[list[int], bool]:
+    """The next sequences of a source that has an order, and whether there are more below."""
     found: set[int] = set()
     cut = 0
-    for name, values in source.lookups:
-        last = [] if name == "find_ids" else [window]
-        numbers = _SEQS.decode(store.text(statement(name), [*values, before, *last]))
-        if not source.ordered and len(numbers) > SCAN:
-            return None
-        if source.ordered and len(numbers) == window:
+    for lookup in source.lookups:
+        numbers = _looked_up(store, lookup, before, window)
+        if len(numbers) == window:
             cut = max(cut, numbers[-1])  # below this, another lookup may know what this does not
         found.update(numbers)
     return sorted((seq for seq in found if seq >= cut), reverse=True), cut > 0
+
+
+def _candidates(store: Store, source: _Source, before: int, limit: int) -> list[int]:
+    """All sequences of a source that has no order, newest first; at most `limit` of a lookup."""
+    found = {seq for one in source.lookups for seq in _looked_up(store, one, before, limit)}
+    return sorted(found, reverse=True)
+
+
+def _looked_up(
+    store: Store, lookup: tuple[str, Sequence[Value | Bound]], before: int, limit: int
+) -> list[int]:
+    name, values = lookup
+    last = [] if name == "find_ids" else [limit]
+    return _SEQS.decode(store.text(statement(name), [*values, before, *last]))
 
 
 def _fetch(

@@ -122,7 +122,8 @@ class Lane(Generic[Subject]):
                 raise EngineUnavailable("the engine is closed; open it again")
             self._waiting.append(ask)
             first = loop not in self._rounds
-            self._rounds.add(loop)
+            if first:
+                self._rounds.add(loop)
         if first:
             loop.call_soon(self._hand_over, loop)
         return ask.future

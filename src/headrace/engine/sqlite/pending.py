@@ -9,7 +9,7 @@ from headrace.core.admission import Holder
 from headrace.core.model import MAX_LOGS, Job, LogEntry, TryError
 from headrace.core.states import EventType, State
 from headrace.engine.records import Edge, KeyRow
-from headrace.engine.sqlite.rows import encode, inserted, rewritten, updated
+from headrace.engine.sqlite.rows import created, encode, inserted, rewritten, updated
 from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, Value, seqs, texts, without_nul
 
@@ -27,6 +27,7 @@ class Pending:
         "arrivals",
         "cleared",
         "counts",
+        "created",
         "edges",
         "errors",
         "graves",
@@ -44,6 +45,8 @@ class Pending:
         # Plain displays: one of these is made for every transaction, however small.
         self.jobs: dict[int, tuple[Job | None, Job]] = {}
         """By sequence: the job as the table has it (None for a new one), and as it is to be."""
+        self.created: list[Job] = []
+        """New jobs that concern no other."""
         self.removed: dict[int, str] = {}
         self.journal: list[Value] = []
         self.graves: list[Value] = []
@@ -62,7 +65,8 @@ class Pending:
 
     def __bool__(self) -> bool:
         return bool(
-            self.journal
+            self.created
+            or self.journal
             or self.counts
             or self.jobs
             or self.removed
@@ -79,6 +83,12 @@ class Pending:
         return other
 
     # Gathering
+
+    def create(self, job: Job) -> None:
+        self.created.append(job)
+        place = (job.spec.service, job.queue)
+        self.counts[(*place, job.state)] += 1
+        self.lines.add(place)
 
     def save(self, before: Job | None, new: Job) -> None:
         """`before` is the job as it was last seen or saved in this transaction."""
@@ -130,6 +140,8 @@ class Pending:
         """Writes everything. What is deleted goes first: an id, an edge or a key may come back
         in the same transaction."""
         self._delete(store)
+        if self.created:
+            self._write_created(store)
         self._write_jobs(store)
         _write(store, "insert_journal", self.journal)
         if self.graves or self.errors or self.logs:
@@ -168,6 +180,18 @@ class Pending:
         if self.cleared:
             store.execute(statement("delete_errors"), (seqs(self.cleared),))
             store.execute(statement("delete_logs"), (seqs(self.cleared),))
+
+    def _write_created(self, store: Store) -> None:
+        rows: list[Value] = []
+        specs: list[Value] = []
+        for job in self.created:
+            rows += created(job)
+            specs += (job.seq, encode(job.spec))
+        store.write_rows("insert_created", rows)
+        store.write_rows("insert_specs", specs)
+        tagged = [(tag, job.seq) for job in self.created for tag in job.spec.tags]
+        _write(store, "insert_tags", [value for row in tagged for value in row])
+        store.execute(statement("journal_created"), (seqs(job.seq for job in self.created),))
 
     def _write_jobs(self, store: Store) -> None:
         new: list[Value] = []

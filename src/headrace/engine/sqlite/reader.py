@@ -1,7 +1,9 @@
-"""The reader: its own thread and connection, so that reads never wait for a commit."""
+"""The reader: a connection of its own, so that reads never wait for a commit, and a thread for what
+takes a while."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -25,6 +27,7 @@ from headrace.engine.sqlite.errors import breaks_connection, translate
 from headrace.engine.sqlite.journal import events
 from headrace.engine.sqlite.lane import Answers, Ask, Lane
 from headrace.engine.sqlite.location import Location
+from headrace.engine.sqlite.pace import Pace
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
 from headrace.engine.sqlite.schema import connect
 from headrace.engine.sqlite.sql import statement
@@ -37,6 +40,9 @@ _COUNTS = msgspec.json.Decoder(list[tuple[str, str, State, int]])
 _DOCUMENTS = msgspec.json.Decoder(list[tuple[str, msgspec.Raw, int, int | None]])
 _KEY = msgspec.json.Decoder(list[tuple[str, str, int, int, int]])
 
+_FEW = 10
+"""So many jobs are read in the event loop itself."""
+
 _NEXT = 10
 """So many waiting jobs are shown of a key."""
 
@@ -47,7 +53,9 @@ class Reader:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._store: Store | None = None
-        self._lane = Lane[Store]("headrace-reader", self._serve)
+        self._pace = Pace()
+        here = self._serve_here if location.direct else None
+        self._lane = Lane[Store]("headrace-reader", self._serve, here)
         self.ask = self._lane.ask
 
     def stop(self) -> None:
@@ -65,6 +73,15 @@ class Reader:
             store.execute("PRAGMA query_only = 1")
             self._store = store
         return self._store
+
+    def _serve_here(self, asks: list[Ask[Store]]) -> bool:
+        """In the event loop's own thread, where it is about a few jobs and the disk is quick."""
+        if not self._pace.quick or self._store is None or sum(ask.size for ask in asks) > _FEW:
+            return False
+        start = time.perf_counter()
+        self._serve(asks)
+        self._pace.took(time.perf_counter() - start)
+        return True
 
     def _serve(self, asks: list[Ask[Store]]) -> None:
         answers = Answers()

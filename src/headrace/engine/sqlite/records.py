@@ -103,7 +103,8 @@ class SqlRecords:
             self._known.update(dict.fromkeys(wanted.fresh))
         if wanted.snapshots:
             self._load_heads([job.seq for job in wanted.snapshots])
-            self._load_edges({job.id for job in wanted.snapshots})
+        if wanted.parents:
+            self._load_edges(wanted.parents)
         if wanted.keys:
             self._load_keys(wanted.keys)
 
@@ -192,6 +193,16 @@ class SqlRecords:
         self._known[job_id] = snapshot
         return snapshot
 
+    def create(self, job: Job) -> None:
+        if job.deadline is not None or job.run_at > job.updated_at or job.stage is not Stage.READY:
+            # The journal has more to tell.
+            self.record(Happening(None, job))
+            self.save(None, job)
+            return
+        self._pending.create(job)
+        self._known[job.spec.id] = job
+        self._drained.discard((job.spec.service, job.queue))
+
     def save(self, old: Job | None, new: Job) -> None:
         job_id = new.spec.id
         before = self._known.get(job_id, old)
@@ -206,6 +217,8 @@ class SqlRecords:
         stored = self.job(job.id)
         if stored is None:
             return
+        if self._pending.created:
+            self.flush()  # it may be one of these
         self._pending.remove(stored)
         self._pending.graves += grave_row(stored)
         self._known[job.id] = None
@@ -263,18 +276,21 @@ class SqlRecords:
         return started
 
     def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
+        if self._careful:
+            return []
         finishing, answers = Finishing(), list[Answer]()
         ended: defaultdict[Place, int] = defaultdict(int)
         for change in islice(changes, first, None):
             if not only_completes(change):
                 break
-            stored = self.current(change.job)
+            # Taken to be as the caller has seen it, until writing shows whether it was.
+            job_id = change.job.spec.id
+            stored = self._known.get(job_id, change.job)
             if not stored or stored.detached or stored.cancelling is not None:
                 break
-            job_id = stored.spec.id
             if job_id not in self._edges_to:
                 self._load_edges((job_id,))
-            if stored.seq in self._pending.jobs or self._edges_to[job_id]:
+            if self._edges_to[job_id] or stored.seq in self._pending.jobs:
                 break
             answer = finishing.add(change, stored, self._seq + 1)
             if answer is None:
@@ -283,7 +299,8 @@ class SqlRecords:
             self._known[job_id] = answer.job
             ended[stored.spec.service, stored.queue] += 1
             answers.append(answer)
-        finishing.write(self.store)
+        if not finishing.write(self.store):
+            raise Again
         self._flushes += bool(answers)
         for place, jobs in ended.items():
             self._pending.counts[(*place, State.ACTIVE)] -= jobs
@@ -487,6 +504,7 @@ class SqlRecords:
             self._pending = mark
             self.forget()
             self._known.update(dict.fromkeys(mark.removed.values()))
+            self._known.update((job.id, job) for job in mark.created)
             self._known.update((job.id, job) for _, job in mark.jobs.values())
             self._keys.update(mark.keys)
             self._holders.update(mark.holders)

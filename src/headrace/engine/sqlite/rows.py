@@ -27,14 +27,18 @@ def fetch_jobs(store: Store, sql: str, values: Sequence[Value | Bound]) -> list[
     row = store.fetch(sql, values)
     if row is None or row[0] is None:
         return []
-    jobs = _JOBS.decode(cast(str, row[0]))
-    if row[1] is not None:
-        results = dict(_RESULTS.decode(cast(str, row[1])))
-        jobs = [
-            msgspec.structs.replace(job, result=results[job.seq]) if job.seq in results else job
-            for job in jobs
-        ]
-    return jobs
+    return with_results(_JOBS.decode(cast(str, row[0])), row[1])
+
+
+def with_results(jobs: list[Job], found: Value) -> list[Job]:
+    """The jobs with their results, as a `results_json` query has found them."""
+    if found is None:
+        return jobs
+    results = dict(_RESULTS.decode(cast(str, found)))
+    return [
+        msgspec.structs.replace(job, result=results[job.seq]) if job.seq in results else job
+        for job in jobs
+    ]
 
 
 def fetch_edges(store: Store, sql: str, values: Sequence[Value | Bound]) -> list[Edge]:
@@ -56,6 +60,24 @@ def fetch_edges(store: Store, sql: str, values: Sequence[Value | Bound]) -> list
 
 def _json(value: object) -> bytes | None:
     return None if value is None else encode(value)
+
+
+def created(job: Job) -> tuple[Value, ...]:
+    """The row of `insert_created`."""
+    spec = job.spec
+    return (
+        job.seq,
+        spec.id,
+        spec.service,
+        job.queue,
+        job.type,
+        job.priority,
+        job.position,
+        job.run_at,
+        job.expires_at,
+        job.max_tries,
+        spec.created_at,
+    )
 
 
 def inserted(job: Job) -> tuple[Value, ...]:

@@ -17,10 +17,10 @@ class Settings:
 
     def __init__(self) -> None:
         self._revision = -1
-        self._queues: dict[str, QueueSettings] = {}
+        self._queues: dict[tuple[str, ...], QueueSettings] = {}
 
     def get(self, service: str, queue: str) -> QueueSettings:
-        return self._queues.get(f"{service}/{queue}", DEFAULTS)
+        return self._queues.get((service, queue), DEFAULTS)
 
     def forget(self) -> None:
         """After a rollback, a revision that was seen may come again with other settings."""
@@ -29,5 +29,6 @@ class Settings:
     def refresh(self, store: Store, revision: int) -> None:
         if revision != self._revision:
             found = store.text(statement("queue_settings"), (QUEUE_KIND,))
-            self._queues = {name: decode(body) for name, body in _SETTINGS.decode(found)}
+            named = _SETTINGS.decode(found)
+            self._queues = {tuple(name.split("/", 1)): decode(body) for name, body in named}
             self._revision = revision

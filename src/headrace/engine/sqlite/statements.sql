@@ -23,10 +23,13 @@ format('{"seq":%d,"version":%d,"state":"%s","event":"%s","queue":%s,"type":%s,"p
 || iif(progress IS NULL, '', ',"progress":' || progress)
 || ',"spec":' || (SELECT body FROM specs WHERE job = seq) || '}'
 
+-- name: results_json
+-- The results of all jobs that have one.
+'[' || group_concat(iif(result IS NULL, NULL, '[' || seq || ',' || result || ']')) || ']'
+
 -- name: jobs_json
 -- All jobs of the subquery that follows, and the results of those that have one.
-SELECT '[' || group_concat(@job_json@) || ']',
-       '[' || group_concat(iif(result IS NULL, NULL, '[' || seq || ',' || result || ']')) || ']'
+SELECT '[' || group_concat(@job_json@) || ']', @results_json@
 FROM
 
 -- name: head
@@ -56,6 +59,18 @@ INSERT INTO jobs (seq, id, version, service, queue, type, state, stage, priority
                   expires_at, deadline, max_tries, waiting_on, created_at, updated_at, key, key_name)
 VALUES @rows(19)@
 
+-- name: insert_created
+-- Jobs that concern no other and can start at once.
+INSERT INTO jobs (seq, id, version, service, queue, type, state, stage, priority, position, run_at,
+                  expires_at, max_tries, waiting_on, created_at, updated_at)
+VALUES @rows(11: $1, $2, $1, $3, $4, $5, 'pending', 'ready', $6, $7, $8, $9, $10, 0, $11, $11)@
+
+-- name: journal_created
+-- Of jobs of which there is no more to tell than their rows do.
+INSERT INTO journal (seq, job, at, event, state, queue, type, tries)
+SELECT jobs.seq, jobs.seq, jobs.updated_at, 'created', jobs.state, jobs.queue, jobs.type, 0
+FROM carray(?) AS new CROSS JOIN jobs ON jobs.seq = new.value
+
 -- name: insert_specs
 INSERT INTO specs (job, body) VALUES @rows(2)@
 
@@ -66,24 +81,33 @@ UPDATE jobs SET stage = v.stage, waiting_on = v.waiting_on FROM v WHERE jobs.seq
 -- Jobs that need no closer look start and finish by the batch: see bulk.py -------------------
 
 -- name: line
--- The head of a line, in order; nothing if one of its jobs needs a closer look.
-SELECT iif(count(key) + count(expires_at), NULL, json_group_array(json_array(seq, state)))
-FROM (SELECT seq, state, key, expires_at FROM jobs
-      WHERE service = ? AND queue = ? AND stage = 'ready' ORDER BY priority, position LIMIT ?)
+-- The head of a line, in order, each with the state it has and as it will be when it has started,
+-- but for its version; nothing if one of its jobs needs a closer look. ?4 is what is the same for
+-- all of them.
+SELECT iif(count(key) + count(expires_at), NULL, '[' || group_concat(
+    '["' || state || '",{"seq":' || seq || ',"queue":' || json_quote(queue)
+    || ',"type":' || json_quote(type) || ',"priority":' || priority
+    || ',"max_tries":' || max_tries || ',"run_at":' || run_at || ',"tries":' || (tries + 1)
+    || iif(error IS NULL, '', ',"error":' || error)
+    || iif(progress IS NULL, '', ',"progress":' || progress)
+    || ?4 || (SELECT body FROM specs WHERE job = seq) || '}]'
+) || ']'), @results_json@
+FROM (SELECT * FROM jobs WHERE service = ?1 AND queue = ?2 AND stage = 'ready'
+      ORDER BY priority, position LIMIT ?3)
 
 -- name: journal_line
--- ?1 is the newest sequence so far.
+-- ?1 is the newest sequence so far. The rows of an array are numbered from 1.
 INSERT INTO journal (seq, job, before, at, event, state, previous, queue, type, tries, worker)
-SELECT ?1 + row_number() OVER (), jobs.seq, jobs.version, ?2, 'started', 'active', jobs.state,
-       jobs.queue, jobs.type, jobs.tries + 1, ?3
+SELECT ?1 + line.rowid, jobs.seq, jobs.version, ?2, 'started', 'active', jobs.state, jobs.queue,
+       jobs.type, jobs.tries + 1, ?3
 FROM carray(?4) AS line CROSS JOIN jobs ON jobs.seq = line.value
 
 -- name: start_line
 UPDATE jobs
-SET state = 'active', event = 'started', stage = '', version = line.version, token = line.version,
-    tries = jobs.tries + 1, worker = ?2, lease_until = ?3, started_at = ?4, updated_at = ?4
-FROM (SELECT value AS seq, ?1 + row_number() OVER () AS version FROM carray(?5)) AS line
-WHERE jobs.seq = line.seq
+SET state = 'active', event = 'started', stage = '', version = ?1 + line.rowid,
+    token = ?1 + line.rowid, tries = jobs.tries + 1, worker = ?2, lease_until = ?3,
+    started_at = ?4, updated_at = ?4
+FROM carray(?5) AS line WHERE jobs.seq = line.value
 
 -- name: journal_finished
 WITH v (seq, version, at) AS (VALUES @rows(3)@)
@@ -93,11 +117,12 @@ SELECT v.version, jobs.seq, jobs.version, v.at, 'completed', 'completed', 'activ
 FROM v CROSS JOIN jobs ON jobs.seq = v.seq
 
 -- name: update_finished
-WITH v (seq, version, at, result) AS (VALUES @rows(4)@)
+-- `before` is the version that each job is taken to have: the caller counts what was changed.
+WITH v (seq, before, version, at, result) AS (VALUES @rows(5)@)
 UPDATE jobs
 SET state = 'completed', event = 'completed', stage = '', version = v.version, worker = NULL,
     lease_until = NULL, finished_at = v.at, updated_at = v.at, result = v.result, error = NULL
-FROM v WHERE jobs.seq = v.seq
+FROM v WHERE jobs.seq = v.seq AND jobs.version = v.before
 
 -- name: update_started
 WITH v (seq, version, tries, worker, lease_until, started_at, updated_at) AS (VALUES @rows(7)@)
@@ -201,7 +226,7 @@ SELECT min(run_at) FROM jobs WHERE service = ? AND queue = ? AND stage = 'delaye
 
 -- name: oldest_waiting
 SELECT id FROM jobs
-WHERE service = ? AND queue = ? AND state IN ('pending', 'retry', 'blocked')
+WHERE service = ? AND queue = ? AND lease_until IS NULL AND finished_at IS NULL
 ORDER BY seq LIMIT 1
 
 -- Keys --------------------------------------------------------------------------------------
@@ -457,18 +482,18 @@ FROM (SELECT seq FROM jobs
 -- name: find_waiting
 SELECT json_group_array(seq)
 FROM (SELECT seq FROM jobs
-      WHERE service = ? AND queue = ? AND state IN ('pending', 'retry', 'blocked') AND seq < ?
+      WHERE service = ? AND queue = ? AND lease_until IS NULL AND finished_at IS NULL AND seq < ?
       ORDER BY seq DESC LIMIT ?)
 
 -- name: find_active
 SELECT json_group_array(seq)
-FROM (SELECT seq FROM jobs WHERE state = 'active' AND lease_until <= ? AND seq < ? LIMIT ?)
+FROM (SELECT seq FROM jobs WHERE lease_until <= ? AND seq < ? LIMIT ?)
 
 -- name: find_expiring
 SELECT json_group_array(seq)
 FROM (SELECT seq FROM jobs
       WHERE expires_at <= ? AND expires_at IS NOT NULL
-        AND state IN ('pending', 'retry', 'blocked') AND seq < ?
+        AND lease_until IS NULL AND finished_at IS NULL AND seq < ?
       LIMIT ?)
 
 -- name: find_children

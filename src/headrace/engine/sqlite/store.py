@@ -94,14 +94,18 @@ class Store:
         row = self.fetch(sql, values)
         return cast(str, row[0]) if row and row[0] is not None else "[]"
 
-    def write_rows(self, name: str, values: Sequence[Value]) -> None:
-        """Runs a statement for all rows of the flat `values`, in as few steps as possible.
+    def write_rows(self, name: str, values: Sequence[Value]) -> int:
+        """Runs a statement for all rows of the flat `values`, in as few steps as possible; how many
+        rows it changed.
 
         Each step of SQLite gives up the interpreter lock, and beside a busy event loop getting
         it back costs up to 5 ms: rows are written by the hundred, never one by one.
         """
+        changed = 0
         for sql, some in runs(statement(name), values):
             self.connection.execute(sql, some)
+            changed += self.connection.changes()
+        return changed
 
 
 _CACHED_STATEMENTS = 300

@@ -73,7 +73,7 @@ def _ended(records: SqlRecords, cutoff: Cutoff, limit: int) -> list[Job]:
     ]
     jobs = records.by_seq(old)
     wanted = Wanted()
-    wanted.apply(jobs)
+    wanted.discard(jobs)
     records.prepare(wanted)
     return jobs
 

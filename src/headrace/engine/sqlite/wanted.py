@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headrace.core.change import Change
 from headrace.core.ids import made_at
 from headrace.core.model import Job, NewJob
+from headrace.engine.sqlite.bulk import only_completes
 from headrace.engine.sqlite.pending import Place
 
 
 class Wanted:
     """Gathers what is going to be asked for."""
 
-    __slots__ = ("fresh", "holders", "ids", "keys", "snapshots")
+    __slots__ = ("fresh", "holders", "ids", "keys", "parents", "snapshots")
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -20,6 +22,9 @@ class Wanted:
         """New ids that are taken to be unused; the table's own uniqueness finds those that are
         not."""
         self.snapshots: list[Job] = []
+        """Jobs of which must be known how they stand."""
+        self.parents: set[str] = set()
+        """Jobs of which must be known who depends on them."""
         self.keys: set[Place] = set()
         self.holders: set[Place] = set()
 
@@ -35,10 +40,19 @@ class Wanted:
                     self.ids.update(new.depends_on)
                 self._concern(new)
 
-    def apply(self, jobs: Iterable[Job]) -> None:
-        """What changing these jobs will ask for."""
+    def apply(self, changes: Iterable[Change]) -> None:
+        """What making these changes will ask for."""
+        for change in changes:
+            spec = change.job.spec
+            self.parents.add(spec.id)
+            if not only_completes(change):
+                self.snapshots.append(change.job)
+                self._concern(spec)
+
+    def discard(self, jobs: Iterable[Job]) -> None:
+        """What deleting these jobs will ask for."""
         for job in jobs:
-            self.snapshots.append(job)
+            self.parents.add(job.spec.id)
             self._concern(job.spec)
 
     def _concern(self, spec: NewJob) -> None:

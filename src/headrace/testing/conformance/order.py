@@ -17,6 +17,13 @@ FAR = 253_402_300_799_999
 class Order:
     """Priority first, then who was due first, then who came first."""
 
+    async def test_claim_tells_when_a_job_is_due_that_was_put_off(self, bench: Bench) -> None:
+        await bench.add("a")
+        later = await bench.add("b", queue="q2")
+        await bench.apply(actions.reschedule(later, bench.now, bench.now + 15))
+        offer = await bench.offer(1, "q", "q2")
+        assert ([job.id for job in offer.jobs], offer.next_due) == (["a"], bench.now + 15)
+
     async def test_jobs_of_one_priority_run_first_in_first_out(self, bench: Bench) -> None:
         for id in ("c", "a", "b"):
             await bench.add(id)
