@@ -8,12 +8,23 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import click
+
 from headrace import App, EngineUnavailable, State
 from headrace.core.states import EventType
 from headrace.engine.protocol import Engine
 
 LIMIT = 20.0
 """Seconds after which something that must happen is taken not to; far more than it needs."""
+
+
+def subcommands(command: click.Command) -> dict[str, click.Command]:
+    """The commands of a group, also those that are imported when they are asked for."""
+    if not isinstance(command, click.Group):
+        return {}
+    ctx = click.Context(command)
+    found = {name: command.get_command(ctx, name) for name in command.list_commands(ctx)}
+    return {name: below for name, below in found.items() if below is not None}
 
 
 async def eventually(check: Callable[[], Any], limit: float = LIMIT) -> Any:

@@ -50,13 +50,14 @@ from headrace.core.model import Job, OnLost, OnParentFailure, WhenFull
 from headrace.core.queue import QueueSettings
 from headrace.core.signals import Cancel, Retry, Snooze, Terminate
 from headrace.core.states import State
+from headrace.core.version import VERSION
 from headrace.runtime.context import Detached, JobContext, current_job
 from headrace.runtime.handler import Middleware, chain, provided
 
 if _typing.TYPE_CHECKING:
     from headrace.runtime.worker import Worker, WorkerOptions
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "App",

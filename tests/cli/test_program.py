@@ -9,11 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from headrace import App, __version__
 from headrace.cli.root import headrace
 from tests.cli.helpers import Cli, Program
+from tests.support import subcommands
 
 
 def run(
@@ -107,11 +109,11 @@ def test_version_and_help(cli: Cli) -> None:
 
 
 def test_every_command_has_help_and_the_shared_options(cli: Cli) -> None:
-    def walk(command: object, path: list[str]) -> None:
+    def walk(command: click.Command, path: list[str]) -> None:
         text = cli(*path, "--help").stdout
         assert "--json" in text, path
         assert "--debug" in text, path
-        for name, below in getattr(command, "commands", {}).items():
+        for name, below in subcommands(command).items():
             assert below.help, [*path, name]
             walk(below, [*path, name])
 

@@ -18,6 +18,7 @@ from headrace import App
 from headrace.app.engines import engine_for
 from headrace.cli.root import headrace
 from tests.fuzz.values import QUICK, TEXTS, refusal
+from tests.support import subcommands
 
 ENDLESS = {("worker",), ("events",), ("job", "watch"), ("nats", "up")}
 """Commands that go on until they are told to stop, as they should."""
@@ -25,10 +26,10 @@ ENDLESS = {("worker",), ("events",), ("job", "watch"), ("nats", "up")}
 
 def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every command, as it is typed."""
-    if isinstance(group, click.Group):
-        for name, command in group.commands.items():
-            yield from commands(command, (*path, name))
-    else:
+    below = subcommands(group)
+    for name, command in below.items():
+        yield from commands(command, (*path, name))
+    if not below:
         yield path
 
 
@@ -38,7 +39,7 @@ PATHS = [path for path in commands(headrace) if path not in ENDLESS]
 def options_of(path: tuple[str, ...]) -> list[str]:
     command: Any = headrace
     for name in path:
-        command = command.commands[name]
+        command = subcommands(command)[name]
     return [
         option for parameter in command.params for option in parameter.opts if "-" in option[:1]
     ]

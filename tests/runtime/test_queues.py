@@ -29,7 +29,7 @@ def simulate(shares: Shares, backlog: dict[str, int], free: int, claims: int) ->
             room = min(share.at_most, free - taken.total(), left.get(share.queue, 0))
             taken[share.queue] += room
             left[share.queue] = left.get(share.queue, 0) - room
-        shares.charge(+taken)
+        shares.charge(list(taken.elements()))
         started += taken
     return started
 

@@ -43,6 +43,7 @@ from headrace.core.errors import AppClosed, InvalidValue
 from headrace.core.ids import ulid
 from headrace.core.model import MAX_PAYLOAD, NewJob
 from headrace.core.names import check_name
+from headrace.core.version import VERSION
 from headrace.engine.protocol import Engine
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.handler import (
@@ -417,7 +418,7 @@ class App(Looking):
             providers=self._providers,
             on_start=self._on_start,
             on_stop=self._on_stop,
-            version=_version(),
+            version=VERSION,
         )
 
     def worker(self, chosen: WorkerOptions | None = None) -> Worker:
@@ -482,15 +483,6 @@ def _made_by(provider: Callable[..., Any]) -> Any:
     if inspect.isgeneratorfunction(provider) or inspect.isasyncgenfunction(provider):
         made = made.__args__[0]
     return made
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # slow, and only workers ask
-
-    try:
-        return version("headrace")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 if TYPE_CHECKING:

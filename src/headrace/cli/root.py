@@ -1,26 +1,25 @@
-"""`headrace`: all commands put together."""
+"""`headrace`: all commands put together. Each is imported when it is asked for."""
 
 from __future__ import annotations
 
 import click
 
-from headrace.cli import job_actions, job_view
 from headrace.cli.command import Root
-from headrace.cli.dead import dead
-from headrace.cli.doctor import doctor
-from headrace.cli.jobs import job
-from headrace.cli.keys import key
-from headrace.cli.nats import nats
-from headrace.cli.observing import events, workers
-from headrace.cli.queues import queue
-from headrace.cli.worker import worker
-
-__all__ = ["headrace", "job_actions", "job_view"]
 
 headrace = Root(
     "headrace",
     help="Durable background jobs: run workers, look at jobs and queues, mend what failed.",
-    commands=[worker, job, queue, dead, key, workers, events, doctor, nats],
+    modules={
+        "worker": "worker",
+        "job": "job",
+        "queue": "queues",
+        "dead": "dead",
+        "key": "keys",
+        "workers": "observing",
+        "events": "observing",
+        "doctor": "doctor",
+        "nats": "nats",
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data
 from typing import TypeVar
 
 V = TypeVar("V")
@@ -26,9 +26,16 @@ LARGEST = 128
 size, and so on, so that the few shapes of a statement stay prepared."""
 
 
+def text(package: str, name: str) -> str:
+    """A file that is shipped with a package. (importlib.resources takes longer to import.)"""
+    data = get_data(package, name)
+    assert data is not None, f"{package} is not on a file system"
+    return data.decode()
+
+
 def load(package: str) -> dict[str, str]:
     """The statements of a package by name."""
-    parts = _NAME.split(files(package).joinpath("statements.sql").read_text("utf-8"))[1:]
+    parts = _NAME.split(text(package, "statements.sql"))[1:]
     statements = {
         name: _COMMENT.sub("", body).strip()
         for name, body in zip(parts[::2], parts[1::2], strict=True)

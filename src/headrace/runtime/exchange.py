@@ -163,9 +163,11 @@ class Exchange:
                 self._under_way += 1
                 self._claims += wanted > 0
                 self._reserved += reserved
-                self._reporting.update(reports)
+                if reports:
+                    self._reporting.update(reports)
                 await self._step(batch, wanted)
-                self._reporting -= Counter(reports)
+                if reports:
+                    self._reporting -= Counter(reports)
                 self._reserved -= reserved
                 self._claims -= wanted > 0
                 self._under_way -= 1
@@ -218,7 +220,7 @@ class Exchange:
         self._settle(batch, answers)
         if claimed.jobs:
             self._slots.begin(claimed.jobs)
-            self._shares.charge(Counter(job.queue for job in claimed.jobs))
+            self._shares.charge([job.queue for job in claimed.jobs])
         if wanted:
             self._see(claimed, wanted, looks)
 

@@ -47,10 +47,12 @@ class Shares:
         by_right = [Share(name, picks[name]) for name in turn if picks[name]]
         return (*by_right, *(Share(name, free) for name in turn))
 
-    def charge(self, started: Mapping[str, int]) -> None:
-        """Counts what was started. A queue that had nothing does not save up its turns."""
-        if self.strict:
+    def charge(self, queues: Sequence[str]) -> None:
+        """Counts what was started, of each queue as often as it is named. A queue that had nothing
+        does not save up its turns."""
+        if self.strict or len(self.names) == 1:
             return
+        started = Counter(queues)
         for name, jobs in started.items():
             weight = self.weight(name)
             if name in self._passed and weight > 0:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-_Call = Callable[[], None]
+
+class _Call:
+    """A call that waits for a thread, or has one."""
+
+    __slots__ = ("begun", "run", "withdrawn")
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+        self.begun = self.withdrawn = False
 
 
 class ThreadPool:
@@ -18,9 +26,11 @@ class ThreadPool:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._calls: deque[_Call | None] = deque()
-        self._ready = threading.Condition()
-        self._threads = self._idle = 0
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._spare = 0
+        """Idle threads less the calls that wait for one."""
         self._awaited: set[asyncio.Future[Any]] = set()
 
     async def call(
@@ -40,7 +50,7 @@ class ThreadPool:
             else:
                 future.set_exception(error)
 
-        def call() -> None:
+        def run() -> None:
             result, error = None, None
             try:
                 result = context.run(function, *args, **kwargs)
@@ -51,6 +61,7 @@ class ThreadPool:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has left
                 loop.call_soon_threadsafe(resolve, result, error)
 
+        call = _Call(run)
         self._submit(call)
         self._awaited.add(future)
         try:
@@ -60,42 +71,40 @@ class ThreadPool:
 
     def _withdraw(self, call: _Call) -> bool:
         """Takes a call back that no thread has begun."""
-        with self._ready:
-            try:
-                self._calls.remove(call)
-            except ValueError:
-                return False
-            return True
+        with self._lock:
+            call.withdrawn = not call.begun
+            return call.withdrawn
 
     def _submit(self, call: _Call) -> None:
-        with self._ready:
-            self._calls.append(call)
-            if self._idle >= len(self._calls):
-                self._ready.notify()
-            elif self._threads < self.limit:
+        with self._lock:
+            self._spare -= 1
+            another = self._spare < 0 and self._threads < self.limit
+            if another:
                 self._threads += 1
-                threading.Thread(target=self._serve, name="headrace-handler", daemon=True).start()
+                self._spare += 1
+        self._calls.put(call)
+        if another:
+            threading.Thread(target=self._serve, name="headrace-handler", daemon=True).start()
 
     def _serve(self) -> None:
         while True:
-            with self._ready:
-                self._idle += 1
-                while not self._calls:
-                    self._ready.wait()
-                self._idle -= 1
-                call = self._calls.popleft()
+            call = self._calls.get()
             if call is None:
                 return
-            call()
+            with self._lock:
+                call.begun = not call.withdrawn
+            if call.begun:
+                call.run()
+            with self._lock:
+                self._spare += 1
             del call  # or an idle thread would keep the last payload alive
 
     def close(self) -> None:
         """Lets idle threads end, and whoever waits for a busy one go: it may never answer."""
         for future in self._awaited:
             future.cancel()
-        with self._ready:
-            self._calls.extend([None] * self._threads)
-            self._ready.notify_all()
+        for _ in range(self._threads):
+            self._calls.put(None)
 
 
 async def _outlast(future: asyncio.Future[Any], withdraw: Callable[[], bool]) -> Any:

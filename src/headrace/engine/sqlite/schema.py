@@ -6,7 +6,7 @@ A migration is a file in `migrations`; the store's `user_version` is how many it
 from __future__ import annotations
 
 import time
-from importlib.resources import files
+from pathlib import Path
 from typing import cast
 
 import apsw
@@ -22,9 +22,8 @@ APPLICATION_ID = 0x48445243
 
 
 def _load() -> tuple[str, ...]:
-    folder = files("headrace.engine.sqlite").joinpath("migrations")
-    found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    return tuple(folder.joinpath(name).read_text("utf-8") for name in found)
+    found = sorted(Path(__file__).with_name("migrations").glob("*.sql"))
+    return tuple(file.read_text("utf-8") for file in found)
 
 
 MIGRATIONS = _load()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-from headrace.engine.statements import load
+from headrace.engine.statements import load, text
 
 _HERE = "headrace.engine.nats.projection"
 
-SCHEMA = files(_HERE).joinpath("schema.sql").read_text("utf-8")
+SCHEMA = text(_HERE, "schema.sql")
 STATEMENTS = load(_HERE)
