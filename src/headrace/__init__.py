@@ -50,14 +50,14 @@ from headrace.core.model import Job, OnLost, OnParentFailure, WhenFull
 from headrace.core.queue import QueueSettings
 from headrace.core.signals import Cancel, Retry, Snooze, Terminate
 from headrace.core.states import State
-from headrace.core.version import VERSION
+from headrace.core.version import VERSION as _VERSION
 from headrace.runtime.context import Detached, JobContext, current_job
 from headrace.runtime.handler import Middleware, chain, provided
 
 if _typing.TYPE_CHECKING:
     from headrace.runtime.worker import Worker, WorkerOptions
 
-__version__ = VERSION
+__version__ = _VERSION
 
 __all__ = [
     "App",
