@@ -140,10 +140,7 @@ class Batch:
 
     def _add_draft(self, draft: Draft, number: int) -> None:
         domain = self._domain(draft.job_id)
-        job, told = draft.job, draft.told
-        if job is None and draft.kind != names.REMOVED:
-            # It tells of something that did not change the job, which may be gone by the end.
-            job, told = domain.job or self._before(draft.job_id), told or domain.told
+        job = draft.job
         payload = (
             message.written(
                 self._places[number],
@@ -151,7 +148,7 @@ class Batch:
                 event=self._placed_event(draft),
                 error=draft.error,
                 clears=draft.clears,
-                told=told,
+                told=draft.told,
                 kind=draft.kind,
             )
             if job

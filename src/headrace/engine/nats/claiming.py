@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.model import Job, Stage
 from headrace.engine.ledger import Ledger
@@ -13,14 +15,10 @@ from headrace.engine.nats import message, plain
 from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
-from headrace.engine.nats.lines import DUE, Line, Place, Ticket, line_named
+from headrace.engine.nats.lines import Line
 from headrace.engine.nats.patience import PatientJetStream
-from headrace.engine.nats.transaction import (
-    Domain,
-    Transaction,
-    job_part,
-    replace,
-)
+from headrace.engine.nats.tickets import DUE, JOB, REST, RUN, Place, Ticket
+from headrace.engine.nats.transaction import Domain, Part, Transaction, job_part, replace
 
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""
@@ -32,7 +30,7 @@ SOON = 16
 """The most tickets that may come by themselves to a worker that found nothing."""
 
 AGAIN = 2.0
-"""Seconds after which a ticket of a paused queue is looked at again."""
+"""Seconds after which the timers of a paused queue are looked at again."""
 
 
 class Home(plain.Home, Protocol):
@@ -59,7 +57,30 @@ class Watch:
         self.rests: list[tuple[Line, Ticket]] = []
 
 
-async def claim(home: Home, request: ClaimRequest) -> Claimed:
+class Settling:
+    """Changes that are made with a claim, before it: in the same step where that takes one."""
+
+    def __init__(
+        self, ask: Callable[[Change], asyncio.Future[Answer]], changes: Sequence[Change]
+    ) -> None:
+        self._ask, self._changes = ask, changes
+        self._asked: list[asyncio.Future[Answer]] = []
+
+    @property
+    def asked(self) -> bool:
+        return len(self._asked) == len(self._changes)
+
+    def ask(self) -> None:
+        """Has them made, unless that was asked for already."""
+        if not self.asked:
+            self._asked = [self._ask(change) for change in self._changes]
+
+    async def answers(self) -> list[Answer]:
+        self.ask()
+        return await asyncio.gather(*self._asked)
+
+
+async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claimed:
     """Starts jobs until there are enough or no more."""
     jobs: list[Job] = []
     claimed = Claimed(())
@@ -74,9 +95,10 @@ async def claim(home: Home, request: ClaimRequest) -> Claimed:
             ),
         )
         await _finish(home)
-        claimed, more = await _pass(home, left, min(left.limit << attempt, MOST))
+        look = _Look(home, left, min(left.limit << attempt, MOST))
+        claimed, more = await look.start(settling)
         jobs += claimed.jobs
-        if not more or len(jobs) >= request.limit or not request.limit:
+        if not more or len(jobs) >= request.limit:
             break
     else:
         claimed = replace(claimed, next_due=request.now)
@@ -106,140 +128,207 @@ class _Narrow(Exception):
         self.stale = {ticket.reply for ticket in stale}
 
 
-async def _pass(home: Home, request: ClaimRequest, want: int) -> tuple[Claimed, bool]:
-    """Claims from the first `want` of each line; the more passes, the more are looked at."""
-    places = {Place(request.service, share.queue): None for share in request.shares}
-    lines: dict[Line, list[Ticket]] = {}
-    delayed: list[str] = []
-    more: dict[Line, set[str]] = {}
-    for place in places:
-        line = home.line(place)
-        paused = await home.paused(place)
-        if request.limit:
-            tickets, more[line] = await line.gather(want, paused)
-            lines[line] = _sorted_out(home, line, tickets, paused, request.now)
-        if not punctual(request.now):
-            delayed += await _delayed(home, place)
-    started = await _start_plain(home, request, lines) if not delayed else None
-    if started is not None:
-        return started[0], started[1] > 0
-    all_tickets = [ticket for tickets in lines.values() for ticket in tickets]
-    home.forget(*(ticket.what[1] for ticket in all_tickets))  # tickets may know better
-    about = Counter(job_part(ticket.what[1]) for ticket in all_tickets)
-    about.update(map(job_part, delayed))  # a timer may know better than the ticket
-    known = {
-        part: domain
-        for ticket in all_tickets
-        if about[part := job_part(ticket.what[1])] == 1 and (domain := _told_by(ticket))
-    }
-    wanted = about.keys() - known.keys()
-    seen: list[Transaction] = []
-    tried: dict[str, Job] = {}
-    repeats = home.repeats
+Choice = dict[str, list[tuple[Ticket, Job]]]
+"""By queue, the jobs of tickets in their order."""
 
-    def know(transaction: Transaction) -> None:
-        for part, domain in known.items():
+
+class _Look:
+    """A look at the first `want` tickets of each line, and the jobs that start from it."""
+
+    def __init__(self, home: Home, request: ClaimRequest, want: int) -> None:
+        self._home, self._request, self._want = home, request, want
+        self._lines: dict[Line, list[Ticket]] = {}
+        self._more: dict[Line, set[str]] = {}
+        """The lines of which not all tickets were looked at."""
+        self._delayed: list[str] = []
+        """Jobs that have a timer."""
+        self._told: dict[Part, Domain] = {}
+        """Jobs as their tickets tell."""
+        self._tried: dict[str, Job] = {}
+        self._repeats = home.repeats
+        self._seen: Transaction | None = None
+
+    async def start(self, settling: Settling) -> tuple[Claimed, bool]:
+        """Starts jobs; whether another look may find more."""
+        try:
+            await self._gather()
+            by_hand = not punctual(self._request.now) and not settling.asked
+            choice = None if self._delayed or by_hand else self._plain()  # a change may set a timer
+            if choice is None:
+                return await self._start(settling)
+            first = not settling.asked
+            await settling.answers()  # what is left must be left before anything is started
+            claimed, refused = await self._start_plain(choice)
+        except BaseException:
+            for line, tickets in self._lines.items():
+                line.give_back(tickets)
+            raise
+        return claimed, refused > 0 or first
+
+    async def _gather(self) -> None:
+        home, request = self._home, self._request
+        for place in {Place(request.service, share.queue): None for share in request.shares}:
+            line = home.line(place)
+            paused = await home.paused(place)
+            if request.limit:
+                tickets, self._more[line] = await line.gather(self._want, paused)
+                self._lines[line] = _sorted_out(home, line, tickets, paused, request.now)
+            if not punctual(request.now):
+                self._delayed += await _delayed(home, place)
+
+    # Each job on its own
+
+    def _plain(self) -> Choice | None:
+        """The jobs, where all that there is are plain ones in plain queues."""
+        home = self._home
+        if not home.has_line(Place(self._request.service, WATCH), DUE):
+            return None
+        choice: Choice = {}
+        for line, tickets in self._lines.items():
+            settings = home.known_settings(*line.place)
+            if not plain.simple(settings) or (settings and settings.paused):
+                return None
+            some: list[tuple[Ticket, Job]] = []
+            for ticket in tickets:
+                job = plain.startable(ticket, self._request.now)
+                if job is None:
+                    return None
+                some.append((ticket, job))
+            some.sort(key=lambda one: (one[1].priority, one[1].position))
+            choice[line.place.queue] = some
+        return choice
+
+    async def _start_plain(self, choice: Choice) -> tuple[Claimed, int]:
+        """Starts jobs each on its own; with how many tickets were of no use."""
+        request, chosen = self._request, list[tuple[Ticket, Job]]()
+        for share in request.shares:
+            room = min(share.at_most, request.limit - len(chosen))
+            line_up = choice.get(share.queue, [])
+            chosen += line_up[:room]
+            choice[share.queue] = line_up[room:]
+        jobs = await plain.start(self._home, request, chosen)
+        by_queue = {line.place.queue: line for line in self._lines}
+        refused = 0
+        for (ticket, before), job in zip(chosen, jobs, strict=True):
+            if job is None:
+                refused += 1
+                known = ticket._replace(delivered=ticket.delivered + 1)  # needs a closer look
+                by_queue[before.queue].hand_on([known])
+            else:
+                by_queue[before.queue].give_up([ticket])
+        for line in self._lines:
+            line.hand_on(ticket for ticket, _ in choice[line.place.queue])
+        return Claimed(tuple(job for job in jobs if job)), refused
+
+    # All in one step
+
+    async def _start(self, settling: Settling) -> tuple[Claimed, bool]:
+        home, request = self._home, self._request
+        tickets = [ticket for tickets in self._lines.values() for ticket in tickets]
+        home.forget(*(ticket.whose for ticket in tickets))  # tickets may know better
+        about = Counter(job_part(ticket.whose) for ticket in tickets)
+        about.update(map(job_part, self._delayed))  # a timer may know better than the ticket
+        self._told = {
+            part: _told_by(ticket)
+            for ticket in tickets
+            if _tells(ticket) and about[part := job_part(ticket.whose)] == 1
+        }
+        settling.ask()
+        wanted = about.keys() - self._told.keys()
+        try:
+            claimed = await home.committer.ask(self._work, wanted, request.now, self._tell)
+        except _Narrow as narrow:
+            await settling.answers()  # the next look is to see them
+            for line, tickets in self._lines.items():
+                line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)
+                line.hand_on(ticket for ticket in tickets if ticket.reply not in narrow.stale)
+            return Claimed(()), True
+        useless = sum(self._settle(line, claimed.jobs) for line in self._lines)
+        self._hold(claimed.jobs)
+        return claimed, any(self._more.values()) and useless > 0
+
+    def _tell(self, transaction: Transaction) -> None:
+        """Tells the transaction what the tickets do."""
+        for part, domain in self._told.items():
             if not transaction.believe(part):
                 transaction.know(part, domain, domain.last)
 
-    def work(ledger: Ledger, transaction: Transaction) -> Claimed:
-        seen[:] = [transaction]
-        needed = known.keys() - transaction.known.keys()
+    def _work(self, ledger: Ledger, transaction: Transaction) -> Claimed:
+        self._seen = transaction
+        needed = self._told.keys() - transaction.known.keys()
         if needed:
             transaction.missing |= needed
             return Claimed(())
-        if home.repeats > repeats and (own := _own(transaction, tried)):
+        if self._home.repeats > self._repeats and (own := self._own(transaction)):
             return Claimed(own)
-        for line, names in more.items():
-            if want < MOST and not transaction.missing:
-                _look_behind(transaction, request, lines[line], names)
-        claimed = ledger.claim(request)
-        tried.update((job.id, job) for job in claimed.jobs)
-        _watch_leases(transaction, request, claimed.jobs)
+        for line, names in self._more.items():
+            if self._want < MOST and not transaction.missing:
+                self._look_behind(transaction, self._lines[line], names)
+        claimed = ledger.claim(self._request)
+        self._tried.update((job.id, job) for job in claimed.jobs)
+        if claimed.jobs:  # somebody looks when their leases would have run out
+            ids = [job.id for job in claimed.jobs]
+            transaction.watch(plain.lease_timer(self._request, ids))
         return claimed
 
-    try:
-        claimed = await home.committer.ask(work, wanted, request.now, know)
-    except _Narrow as narrow:
-        for line, tickets in lines.items():
-            line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)
-            line.hand_on(ticket for ticket in tickets if ticket.reply not in narrow.stale)
-        return Claimed(()), True
-    except BaseException:
-        for line, tickets in lines.items():
-            line.give_back(tickets)
-        raise
-    useless = sum(
-        _settle(line, tickets, seen[0], claimed.jobs, request.now)
-        for line, tickets in lines.items()
-    )
-    return claimed, any(more.values()) and useless > 0
+    def _own(self, transaction: Transaction) -> tuple[Job, ...]:
+        """The jobs that this claim has started already: it was stored, and the answer lost."""
+        found = [(transaction.job(started.id), started) for started in self._tried.values()]
+        return tuple(job for job, started in found if job and plain.same_start(job, started))
 
+    def _look_behind(
+        self, transaction: Transaction, tickets: Sequence[Ticket], full: set[str]
+    ) -> None:
+        """Raises where a line may have jobs that come before those of others, behind some that
+        cannot start."""
+        for name in full:
+            own = [ticket for ticket in tickets if ticket.line == name]
+            able = sum(_can_start(ticket, transaction, self._request.now) for ticket in own)
+            if able < self._request.limit:
+                raise _Narrow(ticket for ticket in own if _is_stale(ticket, transaction))
 
-async def _start_plain(
-    home: Home, request: ClaimRequest, lines: dict[Line, list[Ticket]]
-) -> tuple[Claimed, int] | None:
-    """Starts jobs each on its own, where all that there is are plain ones in plain queues; with
-    how many tickets were of no use."""
-    if not home.has_line(Place(request.service, WATCH), DUE):
-        return None
-    found: dict[str, list[tuple[Ticket, Job]]] = {}
-    for line, tickets in lines.items():
-        settings = home.known_settings(*line.place)
-        if not plain.simple(settings) or (settings and settings.paused):
-            return None
-        jobs = [(ticket, plain.startable(home, ticket, request.now)) for ticket in tickets]
-        some = [(ticket, job) for ticket, job in jobs if job]
-        if len(some) < len(tickets):
-            return None
-        some.sort(key=lambda one: (one[1].priority, one[1].position))
-        found[line.place.queue] = some
-    chosen: list[tuple[Ticket, Job]] = []
-    for share in request.shares:
-        room = min(share.at_most, request.limit - len(chosen))
-        line_up = found.get(share.queue, [])
-        chosen += line_up[:room]
-        found[share.queue] = line_up[room:]
-    try:
-        jobs = await plain.start(home, request, chosen)
-    except BaseException:
-        for line, tickets in lines.items():
-            line.give_back(tickets)
-        raise
-    by_queue = {line.place.queue: line for line in lines}
-    refused = 0
-    for (ticket, before), job in zip(chosen, jobs, strict=True):
-        if job is None:
-            refused += 1
-            known = ticket._replace(delivered=ticket.delivered + 1)  # needs a closer look
-            by_queue[before.queue].hand_on([known])
-        else:
-            by_queue[before.queue].give_up([ticket])
-    for line in lines:
-        line.hand_on(ticket for ticket, _ in found[line.place.queue])
-    return Claimed(tuple(job for job in jobs if job)), refused
+    def _hold(self, jobs: Sequence[Job]) -> None:
+        """Jobs that concern no other can be ended on their own, as if they were started so."""
+        assert self._seen is not None
+        for job in jobs:
+            if plain.holdable(job) and self._seen.alone(job.id):
+                self._home.held[job.id] = plain.Held(job, job.version)
 
+    # What becomes of tickets
 
-def _own(transaction: Transaction, tried: dict[str, Job]) -> tuple[Job, ...]:
-    """The jobs that this claim has started already: it was stored, and the answer lost."""
-    found = [(transaction.job(started.id), started) for started in tried.values()]
-    return tuple(job for job, started in found if job and plain.same_start(job, started))
-
-
-def _look_behind(
-    transaction: Transaction, request: ClaimRequest, tickets: Sequence[Ticket], full: set[str]
-) -> None:
-    """Raises where a line may have jobs that come before those of others, behind some that cannot
-    start."""
-    for name in full:
-        own = [ticket for ticket in tickets if line_named(ticket) == name]
-        able = sum(_can_start(ticket, transaction, request.now) for ticket in own)
-        if able < request.limit:
-            raise _Narrow(ticket for ticket in own if _is_stale(ticket, transaction))
+    def _settle(self, line: Line, started: Sequence[Job]) -> int:
+        """Gives up the tickets of jobs that started or cannot start, and hands on the others;
+        returns how many were of no use."""
+        assert self._seen is not None
+        transaction, now = self._seen, self._request.now
+        used: list[Ticket] = []
+        others: list[Ticket] = []
+        ids = {job.id for job in started}
+        for ticket in self._lines[line]:
+            part = job_part(ticket.whose)
+            known = transaction.known.get(part)
+            domain: Domain = known.value if known else Domain()
+            job = domain.job
+            if ticket.whose in ids or part in transaction.values or job is None:
+                used.append(ticket)
+            elif ticket.kind == RUN:
+                if job.stage is Stage.DELAYED and job.run_at > now:
+                    line.give_back([ticket], min((job.run_at - now) / 1000, 3600))
+                elif job.stage is Stage.DELAYED:
+                    others.append(ticket)
+                else:
+                    used.append(ticket)
+            elif job.stage is Stage.READY and domain.newest == ticket.seq:
+                others.append(ticket)
+            else:
+                used.append(ticket)
+        line.give_up(used)
+        line.hand_on(others)
+        return sum(ticket.whose not in ids for ticket in used)
 
 
 def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
-    job = _job(ticket, transaction)
+    job = _domain(ticket, transaction).job
     if job is None or _is_stale(ticket, transaction):
         return False
     if job.expires_at is not None and job.expires_at <= now:
@@ -251,30 +340,23 @@ def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
 
 def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:
     """Whether a job's ticket tells nothing of how it stands now."""
-    kind, job_id = ticket.what
-    if kind != "job":
+    if ticket.kind != JOB:
         return False
-    domain: Domain = transaction.known[job_part(job_id)].value
+    domain = _domain(ticket, transaction)
     job = domain.job
     return job is None or job.stage is not Stage.READY or domain.newest != ticket.seq
 
 
-def _job(ticket: Ticket, transaction: Transaction) -> Job | None:
-    domain: Domain = transaction.known[job_part(ticket.what[1])].value
-    return domain.job
+def _domain(ticket: Ticket, transaction: Transaction) -> Domain:
+    return transaction.known[job_part(ticket.whose)].value
 
 
-def _watch_leases(transaction: Transaction, request: ClaimRequest, jobs: Iterable[Job]) -> None:
-    """Has someone look when the leases of this claim would have run out."""
-    if ids := [job.id for job in jobs]:
-        transaction.watch(plain.lease_timer(request, ids))
+def _tells(ticket: Ticket) -> bool:
+    """Whether the ticket is the job itself, as far as anybody knows: it was just made."""
+    return ticket.created and ticket.delivered == 1
 
 
-def _told_by(ticket: Ticket) -> Domain | None:
-    """A new job's ticket is the job itself, as far as anybody knows."""
-    kind, _ = ticket.what
-    if kind != "job" or ticket.event != "created" or ticket.delivered > 1:
-        return None
+def _told_by(ticket: Ticket) -> Domain:
     letter = message.read(ticket.seq, ticket.payload)
     return Domain(last=ticket.seq, newest=ticket.seq, job=letter.job(letter.spec()))
 
@@ -286,57 +368,21 @@ def _sorted_out(
     found: list[Ticket] = []
     later: list[Ticket] = []
     for ticket in tickets:
-        kind, whose = ticket.what
-        if kind == "rest":
-            home.committer.unfinished.setdefault(whose, now)
+        if ticket.kind == REST:
+            home.committer.unfinished.setdefault(ticket.whose, now)
             home.watch.rests.append((line, ticket))
         elif paused:
             later.append(ticket)
         else:
             found.append(ticket)
-    line.give_back(later, AGAIN)
+    line.give_back(ticket for ticket in later if ticket.line != DUE)  # it is not asked for again
+    line.give_back((ticket for ticket in later if ticket.line == DUE), AGAIN)
     return found
 
 
 async def _delayed(home: Home, place: Place) -> list[str]:
     """The jobs that have a timer; only asked for where somebody moves the clock by hand."""
-    filter = home.layout.timer(*place, "run.*")
+    filter = home.layout.timer(*place, f"{RUN}.*")
     with translated("reading timers"):
         found = await home.js.read_all(home.layout.stream, filter)
     return [one.subject.rsplit(b".", 1)[1].decode() for one in found]
-
-
-def _settle(
-    line: Line,
-    tickets: Sequence[Ticket],
-    transaction: Transaction,
-    started: Sequence[Job],
-    now: int,
-) -> int:
-    """Gives up the tickets of jobs that started or cannot start, and hands on the others; returns
-    how many were of no use."""
-    used: list[Ticket] = []
-    others: list[Ticket] = []
-    ids = {job.id for job in started}
-    for ticket in tickets:
-        kind, job_id = ticket.what
-        part = job_part(job_id)
-        known = transaction.known.get(part)
-        domain: Domain = known.value if known else Domain()
-        job = domain.job
-        if job_id in ids or part in transaction.values or job is None:
-            used.append(ticket)
-        elif kind == "run":
-            if job.stage is Stage.DELAYED and job.run_at > now:
-                line.give_back([ticket], min((job.run_at - now) / 1000, 3600))
-            elif job.stage is Stage.DELAYED:
-                others.append(ticket)
-            else:
-                used.append(ticket)
-        elif job.stage is Stage.READY and domain.newest == ticket.seq:
-            others.append(ticket)
-        else:
-            used.append(ticket)
-    line.give_up(used)
-    line.hand_on(others)
-    return sum(ticket.what[1] not in ids for ticket in used)

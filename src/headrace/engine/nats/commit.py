@@ -112,20 +112,21 @@ class Committer:
             job_id, at = self.unfinished.popitem()
             await self.ask(_resuming(job_id, at), [job_part(job_id)], at)
 
-    async def ask(
+    def ask(
         self,
         work: Work[T],
         wanted: Iterable[Part],
         now: int,
         know: Callable[[Transaction], None] | None = None,
-    ) -> T:
-        """Runs an operation and returns its answer once it is stored. `know` tells the
+    ) -> asyncio.Future[T]:
+        """Runs an operation, together with all others that are asked for in the same round of the
+        event loop and in their order; the answer comes once it is stored. `know` tells the
         transaction what the caller has read already; it counts for the first attempt only."""
         ask = Ask(work, wanted, now, know)
         self._asks.append(ask)
         if self._runner is None:
             self._runner = asyncio.get_running_loop().create_task(self._run())
-        return await ask.answer
+        return ask.answer
 
     async def idle(self) -> None:
         """Waits until nothing is under way."""

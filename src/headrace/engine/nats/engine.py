@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from headrace.core.admission import Verdict
 from headrace.core.change import Answer, Change
@@ -159,7 +158,7 @@ class NatsEngine:
     ) -> list[tuple[Verdict, ...]]:
         session = await self._session()
 
-        def ask(group: Sequence[NewJob]) -> Coroutine[Any, Any, tuple[Verdict, ...]]:
+        def ask(group: Sequence[NewJob]) -> asyncio.Future[tuple[Verdict, ...]]:
             return session.committer.ask(_inserting(group, now), _wanted(group), now)
 
         if (settings := plain.addable(session, groups, now)) is not None:
@@ -167,26 +166,27 @@ class NatsEngine:
         return await asyncio.gather(*map(ask, groups))
 
     async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
-        answers = await self.apply(changes)
-        claimed = await claiming.claim(await self._session(), request)
+        session = await self._session()
+        ends = plain.endable(session, changes)
+        if ends is not None:
+            ending = plain.Ending(session, ends)  # on its way before any job is started
+            settling = claiming.Settling(_asking(session), ())
+            claimed = await claiming.claim(session, request, settling)
+            answers = await ending.answers(_asking(session))
+        else:
+            settling = claiming.Settling(_asking(session), changes)
+            claimed = await claiming.claim(session, request, settling)
+            answers = await settling.answers()
+        await session.committer.finish()
         return replace(claimed, answers=tuple(answers))
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         session = await self._session()
-        if not changes:
-            return []
-
-        def ask(change: Change) -> Coroutine[Any, Any, Answer]:
-            session.held.pop(change.job.id, None)
-            now = change.cases[0].write.at
-            return session.committer.ask(_applying(change), _parts_of(change.job), now)
-
-        ends = [end for change in changes if (end := plain.endable(session, change))]
-        if len(ends) == len(changes) == len({change.job.id for change in changes}):
-            answers = await plain.apply(session, changes, ends, ask)
-            await session.committer.finish()
-            return answers
-        answers = await asyncio.gather(*map(ask, changes))
+        ends = plain.endable(session, changes)
+        if ends is not None:
+            answers = await plain.Ending(session, ends).answers(_asking(session))
+        else:
+            answers = await asyncio.gather(*map(_asking(session), changes))
         await session.committer.finish()
         return answers
 
@@ -280,6 +280,17 @@ def _inserting(
     group: Sequence[NewJob], now: int
 ) -> Callable[[Ledger, Transaction], tuple[Verdict, ...]]:
     return lambda ledger, _: ledger.insert(group, now)
+
+
+def _asking(session: Session) -> Callable[[Change], asyncio.Future[Answer]]:
+    """Has changes made by the committer."""
+
+    def ask(change: Change) -> asyncio.Future[Answer]:
+        session.held.pop(change.job.id, None)
+        now = change.cases[0].write.at
+        return session.committer.ask(_applying(change), _parts_of(change.job), now)
+
+    return ask
 
 
 def _applying(change: Change) -> Callable[[Ledger, Transaction], Answer]:

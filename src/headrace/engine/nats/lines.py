@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -20,14 +20,13 @@ from headrace.engine.nats.batch import ROLLUP, block, guard_lines
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.patience import PatientJetStream
+from headrace.engine.nats.tickets import DUE, EARLY, Place, Ticket
+from headrace.engine.nats.tickets import read as read_ticket
 from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import Pending
-from headrace.engine.nats.wire.pull import NEW_LINK, Puller, ack, ack_tokens, nak
+from headrace.engine.nats.wire.pull import NEW_LINK, Puller, ack, nak
 from headrace.engine.protocol import work_topic
-
-EARLY = "early"
-DUE = "due"
 
 WINDOW = 256
 """So many tickets of jobs that are out of order are looked at to find the first."""
@@ -61,39 +60,6 @@ ACK_WAIT = 10_000_000_000
 """Nanoseconds after which the ticket of somebody who was killed is handed out again."""
 
 MAX_PENDING = 200_000
-
-
-class Place(NamedTuple):
-    """A queue of a service."""
-
-    service: str
-    queue: str
-
-
-class Ticket(NamedTuple):
-    """Says that a job may be able to start, or that someone should look."""
-
-    seq: int
-    subject: bytes
-    reply: bytes
-    payload: bytes
-    delivered: int
-    pending: int
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a timer left it."""
-        return self.subject.split(b".", 2)[1] == b"due"
-
-    @property
-    def what(self) -> tuple[str, str]:
-        """`("job", id)`, or what a timer was set for: `run`, `expire` or `lease`, and whose."""
-        tokens = self.subject.decode().split(".")
-        return (tokens[4], tokens[5]) if self.is_due else ("job", tokens[4])
-
-    @property
-    def event(self) -> str:
-        return self.subject.decode().split(".")[5]
 
 
 class Home(Protocol):
@@ -152,10 +118,9 @@ class _Draw:
                 self._puller.ask(want, expires=LINGER)
 
     def _deliver(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
-        info = ack_tokens(reply)
-        self.seen = max(self.seen, info.stream_seq)
-        self._home.js.saw(info.stream_seq)
-        ticket = Ticket(info.stream_seq, subject, reply, payload, info.delivered, info.pending)
+        ticket = read_ticket(subject, reply, payload)
+        self.seen = max(self.seen, ticket.seq)
+        self._home.js.saw(ticket.seq)
         if self._done is None:
             self._late(ticket)
             return
@@ -224,7 +189,7 @@ class Line:
             elif self.kept and len(self.kept) <= want and self._lingers(names):
                 return self._taken(), set()  # whatever else there is comes by itself
             found = self._taken()
-            held = Counter(map(line_named, found))
+            held = Counter(ticket.line for ticket in found)
             drawn = await asyncio.gather(
                 *(self._draw(name, want, held[name]) for name in names), return_exceptions=True
             )
@@ -314,7 +279,7 @@ class Line:
         for ticket in tickets:
             nak(self._home.connection, ticket.reply, delay)
             if not delay:
-                self._back[line_named(ticket)] = asyncio.get_running_loop().time() + LAG
+                self._back[ticket.line] = asyncio.get_running_loop().time() + LAG
 
     def hand_on(self, tickets: Iterable[Ticket]) -> None:
         """Nobody needs them now. The next claim here may; after a moment others may too."""
@@ -399,24 +364,3 @@ def _unanswered(consumer: str, status: int) -> EngineUnavailable:
             " nats permissions --role worker` for what a worker needs"
         )
     return EngineUnavailable(f"claiming jobs: the consumer {consumer} does not answer ({status})")
-
-
-def line_named(ticket: Ticket) -> str:
-    if ticket.is_due:
-        return DUE
-    tokens = ticket.subject.split(b".")
-    return EARLY if tokens[6] == b"early" else tokens[8].decode()
-
-
-def line_of(subject: bytes) -> tuple[Place, str] | None:
-    """The line that a message stands in, or will stand in when its timer fires."""
-    tokens = subject.decode().split(".")
-    family = tokens[1]
-    if family == "timer":
-        return Place(tokens[2], tokens[3]), DUE
-    if family == "jobs" and len(tokens) > 6:
-        if tokens[6] == "ready":
-            return Place(tokens[2], tokens[7]), tokens[8]
-        if tokens[6] == EARLY:
-            return Place(tokens[2], tokens[7]), EARLY
-    return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -27,10 +27,10 @@ from headrace.engine.nats.batch import block, schedule
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
 from headrace.engine.nats.layout import WATCH, Layout
-from headrace.engine.nats.lines import DUE, EARLY, Place, Ticket, line_named
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.patience import PatientJetStream
+from headrace.engine.nats.tickets import DUE, EARLY, Place, Ticket
 from headrace.engine.nats.transaction import Timer
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
 from headrace.engine.nats.wire.jetstream import Pending
@@ -227,7 +227,7 @@ async def insert(
     home: Home,
     groups: Sequence[Sequence[NewJob]],
     settings: Sequence[QueueSettings],
-    otherwise: Callable[[Sequence[NewJob]], Coroutine[Any, Any, tuple[Verdict, ...]]],
+    otherwise: Callable[[Sequence[NewJob]], Awaitable[tuple[Verdict, ...]]],
 ) -> list[tuple[Verdict, ...]]:
     """Adds jobs, each on its own; `otherwise` sees to one whose id is taken."""
     reach(home, "before_commit")
@@ -262,9 +262,9 @@ async def insert(
 # Starting
 
 
-def startable(home: Home, ticket: Ticket, now: int) -> Job | None:
+def startable(ticket: Ticket, now: int) -> Job | None:
     """The job of a ticket, if it is a new one that can be started on its own."""
-    if ticket.delivered > 1 or line_named(ticket) in (EARLY, DUE):
+    if ticket.delivered > 1 or ticket.line in (EARLY, DUE):
         return None
     letter = message.read(ticket.seq, ticket.payload)
     job = letter.job(letter.spec())
@@ -371,8 +371,39 @@ def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
 # Ending
 
 
-def endable(home: Home, change: Change) -> tuple[Held, Job] | None:
-    """A job of this session before and after the change, if it ends it and concerns no other."""
+def holdable(job: Job) -> bool:
+    """Whether a job that was started can be ended on its own, as far as it can tell itself: there
+    is nothing to it that `message.completed` leaves out."""
+    return (
+        job.spec.key is None
+        and job.spec.dedup is None
+        and job.deadline is None
+        and job.result is None
+        and job.error is None
+        and job.progress is None
+    )
+
+
+class End(NamedTuple):
+    """A job of this session before and after a change that ends it and concerns no other."""
+
+    change: Change
+    held: Held
+    job: Job
+
+
+def endable(home: Home, changes: Sequence[Change]) -> list[End] | None:
+    """The ends of different jobs, where all of the changes are such."""
+    ends: dict[str, End] = {}
+    for change in changes:
+        end = _end(home, change)
+        if end is None:
+            return None
+        ends[change.job.spec.id] = end
+    return list(ends.values()) if len(ends) == len(changes) else None
+
+
+def _end(home: Home, change: Change) -> End | None:
     held = home.held.get(change.job.spec.id)
     if held is None or not simple(home.known_settings(held.job.spec.service, held.job.queue)):
         return None
@@ -382,37 +413,39 @@ def endable(home: Home, change: Change) -> tuple[Held, Job] | None:
     if write.reason is not None or write.policy is not None or write.error:
         return None
     job = written(held.job, write, PROVISIONAL)
-    return (held, job) if job is not None and job.state in FINAL else None
+    return End(change, held, job) if job is not None and job.state in FINAL else None
 
 
-def end(home: Home, held: Held, job: Job) -> Sent:
-    """Sends how a job ended."""
-    layout, before = home.layout, held.job
-    body = message.completed(job, before.worker)
-    subject = layout.prefix(job.spec) + job.event.encode()
-    return send(home, Pending(subject, body, guard(home, job, held.last)))
+class Ending:
+    """Ends on their way, each on its own."""
 
+    def __init__(self, home: Home, ends: Sequence[End]) -> None:
+        self._home, self._ends = home, ends
+        if ends:
+            reach(home, "before_commit")
+        self._sent = [self._send(held, job) for _, held, job in ends]
+        for end in ends:
+            home.held.pop(end.job.spec.id, None)
 
-async def apply(
-    home: Home,
-    changes: Sequence[Change],
-    ends: Sequence[tuple[Held, Job]],
-    otherwise: Callable[[Change], Coroutine[Any, Any, Answer]],
-) -> list[Answer]:
-    """Ends jobs, each on its own; `otherwise` sees to those that something happened to."""
-    reach(home, "before_commit")
-    sent = [end(home, held, job) for held, job in ends]
-    answers: list[Answer] = []
-    for _, job in ends:
-        home.held.pop(job.spec.id, None)
-    found, trouble = await stored(home, sent)
-    if trouble:
-        raise trouble
-    reach(home, "after_commit")
-    for change, (_, job), (seq, _) in zip(changes, ends, found, strict=True):
-        if seq is None:
-            answers.append(await otherwise(change))
-        else:
-            answers.append(Applied(replace(job, version=seq)))
-    home.ring(job_topic(job.spec.id) for _, job in ends)
-    return answers
+    def _send(self, held: Held, job: Job) -> Sent:
+        body = message.completed(job, held.job.worker)
+        subject = self._home.layout.prefix(job.spec) + job.event.encode()
+        return send(self._home, Pending(subject, body, guard(self._home, job, held.last)))
+
+    async def answers(self, otherwise: Callable[[Change], Awaitable[Answer]]) -> list[Answer]:
+        """What became of them; `otherwise` sees to those that something happened to."""
+        home = self._home
+        found, trouble = await stored(home, self._sent)
+        if trouble:
+            raise trouble
+        if found:
+            reach(home, "after_commit")
+        answers: list[Answer] = []
+        for (change, _, job), (seq, _) in zip(self._ends, found, strict=True):
+            if seq is None:
+                answers.append(await otherwise(change))
+            else:
+                answers.append(Applied(replace(job, version=seq)))
+        if self._ends:
+            home.ring([job_topic(end.job.spec.id) for end in self._ends])
+        return answers

@@ -20,11 +20,12 @@ from headrace.engine.nats.commit import Committer, Fault
 from headrace.engine.nats.documents import Sheet
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
-from headrace.engine.nats.lines import DUE, EARLY, Line, Place, line_of
+from headrace.engine.nats.lines import Line
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
+from headrace.engine.nats.tickets import DUE, EARLY, Place, line_of
 from headrace.engine.nats.transaction import (
     KeyRecord,
     Part,

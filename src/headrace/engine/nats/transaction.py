@@ -136,6 +136,7 @@ class Draft(Struct, frozen=True):
     job_id: str
     kind: str
     job: Job | None
+    """As it stands then; None where it is removed."""
     event: Event | None = None
     error: TryError | None = None
     clears: bool = False
@@ -301,19 +302,11 @@ class Transaction:
 
     def record(self, entry: Happening) -> None:
         job_id = entry.new.id
+        domain = self._domain(job_id)
         error, clears = self._aside.pop(job_id, (None, False))
         event = entry.event()
-        self._add(
-            Draft(
-                job_id,
-                str(event.event),
-                None,
-                event,
-                error,
-                clears,
-                told=bool(error or event.logs),
-            )
-        )
+        told = bool(error or event.logs) or (domain.told and not clears)
+        self._add(Draft(job_id, str(event.event), domain.job, event, error, clears, told))
 
     def _add(self, draft: Draft) -> None:
         place = len(self.drafts)
@@ -340,8 +333,8 @@ class Transaction:
             self._add(Draft(new.id, names.PLACED, new, told=told))
         else:
             before = self.drafts[place]
-            told = before.told or (told and not before.clears)
-            self.drafts[place] = replace(before, job=new, told=told)
+            told = before.told
+            self.drafts[place] = replace(before, job=new)
             self._undo.append(lambda: self.drafts.__setitem__(place, before))
         self._set(part, replace(domain, job=new, told=told))
         self._place_in_key(domain.job, new)
@@ -629,6 +622,11 @@ class Transaction:
         self._set(part, holder)
 
     # Edges: a dependent keeps what it knows of its parents, a parent only who depends on it
+
+    def alone(self, job_id: str) -> bool:
+        """Whether nothing is kept beside a job: no dependents, no errors or logs."""
+        domain = cast(Domain, self._peek(job_part(job_id)))
+        return not domain.children and not domain.told
 
     def edges_to(self, parent_id: str) -> list[Edge]:
         parent = self._domain(parent_id)

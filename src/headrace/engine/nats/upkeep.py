@@ -13,8 +13,9 @@ from headrace.engine.ledger import Ledger
 from headrace.engine.nats import documents
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH
-from headrace.engine.nats.lines import WINDOW, Place
+from headrace.engine.nats.lines import WINDOW
 from headrace.engine.nats.session import Session
+from headrace.engine.nats.tickets import LEASE, Place
 from headrace.engine.nats.transaction import Known, Part, Transaction, job_part
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import Prune
@@ -57,12 +58,11 @@ async def _take_tickets(session: Session, service: str) -> None:
         tickets, full = await line.gather(WINDOW, paused=False)
         more = bool(full and tickets)
         for ticket in tickets:
-            kind, whose = ticket.what
-            if kind == "lease":
+            if ticket.kind == LEASE:
                 ids = msgspec.json.decode(ticket.payload, type=tuple[str, ...])
                 session.watch.leases[ticket.reply] = line, ticket, ids
             else:
-                session.watch.expiries[ticket.reply] = line, ticket, whose
+                session.watch.expiries[ticket.reply] = line, ticket, ticket.whose
 
 
 async def _lapsed_leases(session: Session, filter: Filter) -> list[Job]:

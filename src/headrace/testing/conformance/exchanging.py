@@ -121,3 +121,25 @@ class Exchanging:
             EventType.STARTED,
             EventType.COMPLETED,
         ]
+
+    async def test_change_that_comes_too_late_is_noted_before_the_job_starts_again(
+        self, bench: Bench
+    ) -> None:
+        await bench.add("a")
+        first = await bench.start()
+        late = await bench.settled(first, Completed())
+        await bench.settle(first, Returned())
+        claimed = await bench.engine.claim(request_of(bench, 5), [late])
+        assert refused(claimed.answers[0]).job is not None
+        assert [job.id for job in claimed.jobs] == ["a"]
+        noted, started = (await bench.events())[-2:]
+        assert (noted.event, noted.state) == (EventType.STALE_COMPLETION_IGNORED, State.PENDING)
+        assert (started.event, started.previous) == (EventType.STARTED, State.PENDING)
+
+    async def test_retry_that_is_handed_in_says_when_it_is_due(self, bench: Bench) -> None:
+        await bench.add("a")
+        await bench.add("b")
+        change = await bench.settled(await bench.start(), failed(after=1000))
+        claimed = await bench.engine.claim(request_of(bench), [change])
+        assert [job.id for job in claimed.jobs] == ["b"]
+        assert claimed.next_due == made(claimed.answers[0]).run_at

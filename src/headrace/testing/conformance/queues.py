@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from headrace.core import actions
 from headrace.core.admission import Outcome
 from headrace.core.claims import ClaimRequest, Share
 from headrace.core.model import Stage
@@ -30,6 +31,16 @@ class Queues:
         await bench.set_queue(QueueSettings(paused=True))
         assert (await bench.complete(job)).state is State.COMPLETED
         assert (await bench.add("b")).shown(bench.now, paused=True) == "paused"
+
+    async def test_resumed_queue_goes_on_in_its_order(self, bench: Bench) -> None:
+        for id in ("a", "b", "c", "d"):
+            await bench.add(id)
+        await bench.apply(actions.reprioritise(await bench.job("c"), bench.now, 0))
+        assert await bench.claimed_ids(1) == ["c"]
+        await bench.set_queue(QueueSettings(paused=True))
+        assert await bench.claimed_ids() == []
+        await bench.set_queue(QueueSettings())
+        assert await bench.claimed_ids() == ["a", "b", "d"]
 
     async def test_pause_holds_delayed_jobs_that_became_due(self, bench: Bench) -> None:
         await bench.add("a", delay=10)
