@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -60,8 +61,9 @@ class Event(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@lru_cache(maxsize=256)
 def rfc3339(at: int) -> str:
-    """Milliseconds since the epoch as RFC 3339 in UTC."""
+    """Milliseconds since the epoch as RFC 3339 in UTC; many events have the same."""
     moment = _EPOCH + timedelta(milliseconds=at)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -101,14 +103,15 @@ def wire(
         "payload": payload,
         "result": result,
         "deadline": event.deadline and rfc3339(event.deadline),
-        "concurrency": event.slot and _concurrency(event.slot, event.worker),
-        "queuePolicy": event.policy and _queue_policy(event.policy),
+        "concurrency": event.slot and wire_slot(event.slot, event.worker),
+        "queuePolicy": event.policy and wire_policy(event.policy),
         "timestamp": rfc3339(event.at),
     }
     return _present(shape)
 
 
-def _concurrency(slot: Slot, worker: str | None) -> dict[str, Any]:
+def wire_slot(slot: Slot, worker: str | None) -> dict[str, Any]:
+    """A slot of a key in that shape."""
     return _present(
         {
             "key": slot.name,
@@ -121,7 +124,8 @@ def _concurrency(slot: Slot, worker: str | None) -> dict[str, Any]:
     )
 
 
-def _queue_policy(policy: Policy) -> dict[str, Any]:
+def wire_policy(policy: Policy) -> dict[str, Any]:
+    """What admission made of a job, in that shape."""
     return _present(
         {
             "outcome": policy.outcome,

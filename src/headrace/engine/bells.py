@@ -25,6 +25,9 @@ class HubBell:
         if self._rung:
             return
         self._rung = True
+        if running() is self._loop:
+            self._event.set()
+            return
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
@@ -100,3 +103,11 @@ class BellHub:
                 bells = {bell for t, group in self._bells.items() if t in topics for bell in group}
         for bell in bells:
             bell.ring()
+
+
+def running() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, if one runs."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
 import msgspec
@@ -71,13 +71,10 @@ def components(transaction: Transaction) -> list[Component]:
     return sorted(found, key=lambda component: min(component.operations))
 
 
-def union(parts: Iterable[Component]) -> Component:
-    """All of them as one."""
-    whole = Component(set(), set())
-    for component in parts:
-        whole.operations |= component.operations
-        whole.parts |= component.parts
-    return whole
+def whole(transaction: Transaction) -> Component:
+    """All of its operations, as if each shared something with the others."""
+    touched = transaction.touched
+    return Component(set(range(len(touched))), {part for parts in touched for part in parts})
 
 
 class Batch:
@@ -364,7 +361,7 @@ def _chunks(ids: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 def renumbered(job: Job, number: Callable[[int], int]) -> Job:
     """The job with its sequences given by `number`."""
-    if max(job.seq, job.version, job.token) < PROVISIONAL:
+    if job.version < PROVISIONAL and job.seq < PROVISIONAL and job.token < PROVISIONAL:
         return job
     return replace(job, seq=number(job.seq), version=number(job.version), token=number(job.token))
 

@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from headrace.engine.bells import EVERYTHING, BellHub, HubBell
+from headrace.engine.bells import EVERYTHING, BellHub, HubBell, running
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection, Subscription
 from headrace.engine.protocol import JOURNAL_TOPIC
@@ -103,7 +103,7 @@ class Ropes:
         loop = self._loop
         if loop is None:
             return
-        if loop is _running():
+        if loop is running():
             self._subscribe()
         else:
             with contextlib.suppress(RuntimeError):  # it is closed
@@ -165,10 +165,3 @@ def _read(topic: str) -> tuple[str, str]:
         return JOB, topic
     kind, _, name = topic[1:].partition("/")
     return kind, name
-
-
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

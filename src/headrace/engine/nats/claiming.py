@@ -18,7 +18,14 @@ from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import Line
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, JOB, REST, RUN, Place, Ticket
-from headrace.engine.nats.transaction import Domain, Part, Transaction, job_part, replace
+from headrace.engine.nats.transaction import (
+    Domain,
+    Part,
+    Transaction,
+    job_part,
+    lease_timer,
+    replace,
+)
 
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""
@@ -52,8 +59,11 @@ class Watch:
     """Jobs that timers say should be looked at: a lease may have run out, or a time to start."""
 
     def __init__(self) -> None:
-        self.leases: dict[bytes, tuple[Line, Ticket, tuple[str, ...]]] = {}
-        self.expiries: dict[bytes, tuple[Line, Ticket, str]] = {}
+        self.leases: dict[int, tuple[Line, Ticket, tuple[str, ...]]] = {}
+        self.expiries: dict[int, tuple[Line, Ticket, str]] = {}
+        """By the sequence of the ticket: one that was handed out again is the same."""
+        self.missed: set[str] = set()
+        """Jobs whose lease may have run out, though no timer said so."""
         self.rests: list[tuple[Line, Ticket]] = []
 
 
@@ -102,9 +112,10 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
             break
     else:
         claimed = replace(claimed, next_due=request.now)
-    if not jobs and request.limit and punctual(request.now):
+    room = request.limit - len(jobs)
+    if room and punctual(request.now):
         for share in request.shares:
-            home.line(Place(request.service, share.queue)).linger(min(share.at_most, SOON))
+            home.line(Place(request.service, share.queue)).linger(min(share.at_most, room, SOON))
     return replace(claimed, jobs=tuple(jobs))
 
 
@@ -267,8 +278,8 @@ class _Look:
         claimed = ledger.claim(self._request)
         self._tried.update((job.id, job) for job in claimed.jobs)
         if claimed.jobs:  # somebody looks when their leases would have run out
-            ids = [job.id for job in claimed.jobs]
-            transaction.watch(plain.lease_timer(self._request, ids))
+            ids, request = [job.id for job in claimed.jobs], self._request
+            transaction.watch(lease_timer(request.service, ids, request.now + request.lease))
         return claimed
 
     def _own(self, transaction: Transaction) -> tuple[Job, ...]:

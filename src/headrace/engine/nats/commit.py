@@ -3,6 +3,9 @@
 Operations that wait for it are run together on one transaction. Where each writes one message,
 they are stored side by side; else all of them in one atomic batch. Where something was stored
 meanwhile by somebody else, those that it concerns are read and decided again.
+
+While one group is on its way to the stream, the next one is run: it is sent after it if they have
+nothing in common, and else run again when the first is stored.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.core.errors import EngineUnavailable
 from headrace.core.queue import QueueSettings
 from headrace.engine.ledger import Ledger
-from headrace.engine.nats.batch import Batch, Component, components, settled, union
+from headrace.engine.nats.batch import Batch, Component, components, settled, whole
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
@@ -27,7 +30,7 @@ from headrace.engine.nats.wire.jetstream import Pending
 
 T = TypeVar("T")
 
-GROUP = 256
+GROUP = 128
 """So many operations are run together."""
 
 MOST = 1000
@@ -35,6 +38,9 @@ MOST = 1000
 
 RECENT = 5000
 """So many parts that were written here are believed to be as they were left."""
+
+AT_ONCE = 2
+"""So many groups are on their way at once: while the server stores one, the next is decided."""
 
 ATTEMPTS = 60
 """How often an operation is decided again before it gives up."""
@@ -102,6 +108,10 @@ class Committer:
         self._home = home
         self._asks: deque[Ask[Any]] = deque()
         self._runner: asyncio.Task[None] | None = None
+        self._storing: dict[asyncio.Task[None], Mapping[Part, Known]] = {}
+        """Groups on their way, and the parts that each was decided on."""
+        self._stirred = asyncio.Event()
+        """Set when there is something to run, or something was stored."""
         self._recent: dict[Part, Known] = {}
         self.unfinished: dict[str, int] = {}
         """Jobs whose dependents are not all told yet, and when they ended."""
@@ -124,6 +134,7 @@ class Committer:
         transaction what the caller has read already; it counts for the first attempt only."""
         ask = Ask(work, wanted, now, know)
         self._asks.append(ask)
+        self._stirred.set()
         if self._runner is None:
             self._runner = asyncio.get_running_loop().create_task(self._run())
         return ask.answer
@@ -135,17 +146,52 @@ class Committer:
 
     async def _run(self) -> None:
         try:
-            while self._asks:
-                group = [self._asks.popleft() for _ in range(min(GROUP, len(self._asks)))]
-                group = [ask for ask in group if not ask.answer.done()]
-                try:
-                    await self._commit(group)
-                except Exception as error:
-                    _fail(group, error)
+            while self._asks or self._storing:
+                if self._asks and len(self._storing) < AT_ONCE:
+                    await self._next()
+                else:
+                    self._stirred.clear()
+                    await self._stirred.wait()
         finally:
             self._runner = None
 
-    async def _commit(self, group: Sequence[Ask[Any]]) -> None:
+    async def _next(self) -> None:
+        """Runs the next group and sends it on its way."""
+        group = [self._asks.popleft() for _ in range(min(GROUP, len(self._asks)))]
+        group = [ask for ask in group if not ask.answer.done()]
+        before = list(self._storing.values())
+        try:
+            transaction, run = await self._decide(group)
+        except Exception as error:
+            _fail(group, error)
+            return
+        if any(not parts.keys().isdisjoint(transaction.known) for parts in before):
+            self._asks.extendleft(reversed(group))  # what it was decided on has changed since
+            if self._storing:
+                await asyncio.wait(self._storing)
+            return
+        for ask, error in run.failed:
+            _fail([ask], error)
+        if not run.done:
+            return
+        try:
+            batches = await self._prepare(transaction, run.done)
+        except Exception as error:
+            _fail([ask for ask, _, _ in run.done], error)
+            return
+        storing = self._store_all(transaction, batches, run.done)
+        task = asyncio.get_running_loop().create_task(storing)
+        self._storing[task] = transaction.known
+        task.add_done_callback(self._stored)
+        for _ in range(2):  # what is sent next must come after it
+            await asyncio.sleep(0)
+
+    def _stored(self, task: asyncio.Task[None]) -> None:
+        del self._storing[task]
+        self._stirred.set()
+
+    async def _decide(self, group: Sequence[Ask[Any]]) -> tuple[Transaction, Run]:
+        """Runs operations on all that they need to know."""
         home = self._home
         recent = {} if any(ask.attempts for ask in group) else self._recent
         transaction = Transaction(home.js.highest, home.known_settings, recent)
@@ -158,9 +204,7 @@ class Committer:
             await self._load(transaction, list(transaction.missing))
             transaction.restart()
             run = self._run_all(group, transaction)
-        for ask, error in run.failed:
-            _fail([ask], error)
-        await self._store_all(transaction, run.done)
+        return transaction, run
 
     def _batch(self, transaction: Transaction, component: Component, ran: Sequence[Ran]) -> Batch:
         now = max(ran[n][0].now for n in component.operations)
@@ -191,41 +235,60 @@ class Committer:
                 run.done.append((ask, answer, ledger.topics))
         return run
 
-    async def _store_all(self, transaction: Transaction, ran: Sequence[Ran]) -> None:
-        parts = components(transaction)
-        if self._home.fault and transaction.drafts:
-            self._home.fault("before_commit")
-        side_by_side = transaction.independent and len(parts) == len(ran)
-        if len(parts) > 1 and not side_by_side:
-            whole = self._batch(transaction, union(parts), ran)
-            await self._home.ensure_lines(whole.messages)
-            alone = bool(transaction.believed)  # then all of it is decided again, on what is read
-            if len(whole.messages) <= MOST and (await self._store(whole, ran, alone) or alone):
-                return
-            for component in parts:
-                await self._store(self._batch(transaction, component, ran), ran)
-            return
+    async def _prepare(self, transaction: Transaction, ran: Sequence[Ran]) -> list[Batch]:
+        """The batches that say it all: one, or one for each operation."""
+        home = self._home
+        if home.fault and transaction.drafts:
+            home.fault("before_commit")
+        if not (transaction.independent and len(parts := components(transaction)) == len(ran)):
+            parts = [whole(transaction)]
         batches = [self._batch(transaction, component, ran) for component in parts]
-        await self._home.ensure_lines(m for batch in batches for m in batch.messages)
-        await asyncio.gather(*(self._store(batch, ran) for batch in batches))
+        await home.ensure_lines(message for batch in batches for message in batch.messages)
+        return batches
 
-    async def _store(self, batch: Batch, ran: Sequence[Ran], alone: bool = True) -> bool:
-        """Stores a batch and answers those who wait for it. One that is not `alone` may be stored
-        in parts where a guard did not hold: then the answer is False."""
-        asks = [ran[n][0] for n in batch.operations]
+    async def _store_all(
+        self, transaction: Transaction, batches: Sequence[Batch], ran: Sequence[Ran]
+    ) -> None:
+        try:
+            await self._store_whole(transaction, batches, ran)
+        except Exception as error:
+            _fail([ask for ask, _, _ in ran], error)
+
+    async def _store_whole(
+        self, transaction: Transaction, batches: Sequence[Batch], ran: Sequence[Ran]
+    ) -> None:
+        """Stores all in one step; where a guard does not hold, what is independent of it alone."""
+        if len(batches) != 1 or len(ran) == 1:
+            await asyncio.gather(*(self._store(batch, ran) for batch in batches))
+            return
+        if len(batches[0].messages) <= MOST:
+            conflict = await self._try(batches[0], ran)
+            if conflict is None:
+                return
+            if transaction.believed:  # all of it is decided again, on what is read
+                await self._again(_asks(batches[0], ran), conflict)
+                return
+        for component in components(transaction):
+            await self._store(self._batch(transaction, component, ran), ran)
+
+    async def _store(self, batch: Batch, ran: Sequence[Ran]) -> None:
+        conflict = await self._try(batch, ran)
+        if conflict is not None:
+            await self._again(_asks(batch, ran), conflict)
+
+    async def _try(self, batch: Batch, ran: Sequence[Ran]) -> Conflict | None:
+        """Stores a batch and answers those who wait for it, unless a guard does not hold."""
+        asks = _asks(batch, ran)
         if not batch.messages and batch.believes:
-            await self._again(asks, Conflict("nothing to do, as far as was believed"))
-            return True
+            return Conflict("nothing to do, as far as was believed")
         try:
             last = await self._publish(batch)
         except Conflict as conflict:
             self._recent.clear()
-            if alone:
-                await self._again(asks, conflict)
-            return False
+            return conflict
         except Exception as error:
             _fail(asks, error)
-            return True
+            return None
         topics: set[str] = set()
         number = batch.numbered(last)
         self._remember(batch, last)
@@ -237,7 +300,7 @@ class Committer:
             if not ask.answer.done():
                 ask.answer.set_result(settled(answer, number))
         self._home.ring(topics)
-        return True
+        return None
 
     def _remember(self, batch: Batch, last: int) -> None:
         """What was just written is known, until somebody else writes it."""
@@ -288,9 +351,14 @@ class Committer:
                 _fail([ask], EngineUnavailable(f"others were always quicker: {conflict}"))
             else:
                 self._asks.append(ask)
+        self._stirred.set()
         worst = max(ask.attempts for ask in asks)
         if worst > 2:
             await asyncio.sleep(random.uniform(0, 0.002 * min(worst, 20)))
+
+
+def _asks(batch: Batch, ran: Sequence[Ran]) -> list[Ask[Any]]:
+    return [ran[n][0] for n in batch.operations]
 
 
 def _resuming(job_id: str, at: int) -> Work[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 
 from headrace.core.admission import Verdict
@@ -29,18 +30,34 @@ SHOWN = 10
 """So many waiting jobs of a key are shown."""
 
 
+_abandoned: list[object] = []
+"""What a child process inherited through a fork. Never closed, not even by the garbage collector:
+the connections are the parent's."""
+
+
 class _Home:
     """What all handles of an engine share: the bells, and a session for each event loop."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
         self.fault: Fault | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self.server: EmbeddedServer | None = None
         self.sessions: dict[asyncio.AbstractEventLoop, Session] = {}
-        self.ropes = Ropes(location.layout)
+        self.ropes = Ropes(self.location.layout)
         self.opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.closed = True
+
+    def here(self) -> _Home:
+        """As it is in this process: a forked child begins anew, closed."""
+        if self._pid != os.getpid():
+            _abandoned.append((self.server, self.sessions, self.ropes, self.opening, self.tasks))
+            self._begin()
+        return self
 
     def saw(self, seq: int) -> None:
         """The stream is known to have come so far."""
@@ -91,13 +108,14 @@ class NatsEngine:
             session.fault = hook
 
     async def open(self) -> None:
-        self._home.closed = False
+        home = self._home.here()
+        home.closed = False
         session = await self._session()
-        self._home.ropes.attach(session.connection, self._home.saw)
+        home.ropes.attach(session.connection, home.saw)
 
     async def close(self) -> None:
         """Commits what was accepted and hangs up. A twin hangs up its own loop's connection."""
-        home, here = self._home, asyncio.get_running_loop()
+        home, here = self._home.here(), asyncio.get_running_loop()
         if self._owns:
             home.closed = True
             for loop, session in list(home.sessions.items()):
@@ -118,10 +136,10 @@ class NatsEngine:
         return handle
 
     def listen(self, topics: frozenset[str]) -> RopeBell:
-        return self._home.ropes.listen(topics)
+        return self._home.here().ropes.listen(topics)
 
     async def _session(self) -> Session:
-        home, loop = self._home, asyncio.get_running_loop()
+        home, loop = self._home.here(), asyncio.get_running_loop()
         session = home.sessions.get(loop)
         if session is not None:
             return session
@@ -167,24 +185,30 @@ class NatsEngine:
 
     async def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
         session = await self._session()
+        if session.owed.get(request.worker):
+            answers = await self.apply(changes)
+            return Claimed(_owed(session, request), request.now, tuple(answers))
         ends = plain.endable(session, changes)
+        ending: plain.Ending | claiming.Settling
         if ends is not None:
-            ending = plain.Ending(session, ends)  # on its way before any job is started
+            ending = plain.Ending(session, ends, _asking(session))  # before any job is started
             settling = claiming.Settling(_asking(session), ())
-            claimed = await claiming.claim(session, request, settling)
-            answers = await ending.answers(_asking(session))
         else:
-            settling = claiming.Settling(_asking(session), changes)
-            claimed = await claiming.claim(session, request, settling)
-            answers = await settling.answers()
-        await session.committer.finish()
+            ending = settling = claiming.Settling(_asking(session), changes)
+        claimed = await claiming.claim(session, request, settling)
+        try:
+            answers = await ending.answers()
+            await session.committer.finish()
+        except BaseException:
+            session.owed.setdefault(request.worker, []).extend(claimed.jobs)
+            raise
         return replace(claimed, answers=tuple(answers))
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         session = await self._session()
         ends = plain.endable(session, changes)
         if ends is not None:
-            answers = await plain.Ending(session, ends).answers(_asking(session))
+            answers = await plain.Ending(session, ends, _asking(session)).answers()
         else:
             answers = await asyncio.gather(*map(_asking(session), changes))
         await session.committer.finish()
@@ -274,6 +298,15 @@ class NatsEngine:
     async def checkup(self, now: int) -> Checkup:
         """Looks at the server and the stream, for `headrace doctor`."""
         return await checkup(await self._session(), self._home.location, now)
+
+
+def _owed(session: Session, request: ClaimRequest) -> tuple[Job, ...]:
+    """Jobs that were started for a worker which could not be told, as far as their leases go."""
+    owed = session.owed.pop(request.worker)
+    owed = [job for job in owed if (job.lease_until or 0) > request.now]
+    if owed[request.limit :]:
+        session.owed[request.worker] = owed[request.limit :]
+    return tuple(owed[: request.limit])
 
 
 def _inserting(

@@ -43,6 +43,10 @@ SILENT = -1
 GONE = (409, 503)
 """The consumer was deleted, or its leader has changed: see to it that there is one."""
 
+PAUSES = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Seconds after which a consumer is asked again that was just made: on a cluster it must first find
+its leader."""
+
 EMPTY = (200, 404, 408)
 """There is nothing else in the line now."""
 
@@ -231,9 +235,12 @@ class Line:
             draw = self._draws[name] = _Draw(self._home, self.consumer(name), self._came)
         with translated("claiming jobs"):
             tickets, status = await draw.take(wanted)
-            if status in GONE and not tickets:
-                await self._create(name)
-            if status in (*GONE, NEW_LINK) and not tickets:
+            for pause in PAUSES:
+                if tickets or status not in (*GONE, NEW_LINK):
+                    break
+                if status in GONE:
+                    await self._create(name)
+                await asyncio.sleep(pause)
                 tickets, status = await draw.take(wanted)
             if status not in EMPTY and not tickets:
                 raise _unanswered(self.consumer(name), status)

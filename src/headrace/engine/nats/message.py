@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from headrace.core.edges import EdgeState
-from headrace.core.event import Event, Policy, Slot, rfc3339, wire
+from headrace.core.event import Event, Policy, Slot, rfc3339, wire_policy, wire_slot
 from headrace.core.model import (
     DEFAULT_PRIORITY,
     Context,
@@ -325,14 +325,13 @@ def written(
                 state=job.state,
                 tries=job.tries,
                 max_tries=job.max_tries,
-                timestamp=stamp(job.updated_at),
+                timestamp=rfc3339(job.updated_at),
                 headrace=_private(job, place, None, told=told),
             )
         )
     creates = event.event is EventType.CREATED
     completes = event.event is EventType.COMPLETED
     spec = job.spec
-    shape = wire(event) if event.slot or event.policy else {}
     return _encode(
         Wire(
             job_id=spec.id,
@@ -348,13 +347,13 @@ def written(
             error=event.error,
             reason=event.reason,
             progress=event.progress,
-            logs=tuple(WireLog(stamp(e.at), e.level, e.message) for e in event.logs),
+            logs=tuple(WireLog(rfc3339(e.at), e.level, e.message) for e in event.logs),
             payload=spec.payload if creates else UNSET,
             result=(job.result or _NULL) if completes else UNSET,
-            deadline=stamp(event.deadline) if event.deadline else None,
-            concurrency=_concurrency(shape.get("concurrency"), event.slot),
-            queue_policy=shape.get("queuePolicy"),
-            timestamp=stamp(event.at),
+            deadline=rfc3339(event.deadline) if event.deadline else None,
+            concurrency=_concurrency(event.slot, event.worker) if event.slot else None,
+            queue_policy=wire_policy(event.policy) if event.policy else None,
+            timestamp=rfc3339(event.at),
             headrace=_private(job, place, event, error, clears, told),
         )
     )
@@ -435,7 +434,7 @@ def _plainly(
             max_tries=job.max_tries,
             payload=payload,
             result=result,
-            timestamp=stamp(job.updated_at),
+            timestamp=rfc3339(job.updated_at),
             headrace=private,
         )
     )
@@ -512,11 +511,11 @@ def _told_by(job: Job, at: int) -> bool:
     )
 
 
-def _concurrency(shape: dict[str, Any] | None, slot: Slot | None) -> dict[str, Any] | None:
+def _concurrency(slot: Slot, worker: str | None) -> dict[str, Any]:
     """The token of a start is its own sequence, which only the stream can tell."""
-    if shape and slot and slot.token and slot.token >= PROVISIONAL:
-        return {name: value for name, value in shape.items() if name != "slotToken"}
-    return shape
+    if slot.token and slot.token >= PROVISIONAL:
+        slot = replace(slot, token=None)
+    return wire_slot(slot, worker)
 
 
 def _wire_context(context: Context) -> WireContext:
@@ -528,12 +527,6 @@ def _wire_context(context: Context) -> WireContext:
 def _context(context: WireContext | None) -> Context:
     assert context
     return Context(context.request_id, context.traceparent, context.tracestate)
-
-
-@lru_cache(maxsize=256)
-def stamp(at: int) -> str:
-    """A time as others read it; many messages have the same."""
-    return rfc3339(at)
 
 
 def milliseconds(stamp: str) -> int:

@@ -8,7 +8,6 @@ wrote to the job. Whatever is refused, or is not plain, takes the way of all oth
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -26,12 +25,12 @@ from headrace.engine.nats import message
 from headrace.engine.nats.batch import block, schedule
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
-from headrace.engine.nats.layout import WATCH, Layout
+from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, EARLY, Place, Ticket
-from headrace.engine.nats.transaction import Timer
+from headrace.engine.nats.transaction import lease_timer
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.protocol import job_topic, work_topic
@@ -354,15 +353,10 @@ def same_start(job: Job, started: Job) -> bool:
     )
 
 
-def lease_timer(request: ClaimRequest, ids: Sequence[str]) -> Timer:
-    """Has someone look when the leases of a claim would have run out."""
-    what, at = f"lease.{secrets.token_hex(8)}", request.now + request.lease
-    return Timer(request.service, WATCH, what, at, msgspec.json.encode(ids))
-
-
 def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
     """Sets the timer of a claim, before its jobs start."""
-    service, queue, what, at, body = lease_timer(request, ids)
+    timer = lease_timer(request.service, ids, request.now + request.lease)
+    service, queue, what, at, body = timer
     fired = home.layout.fired(service, queue, what)
     headers = block(schedule(at - request.now + home.server_time(), fired))
     return send(home, Pending(home.layout.timer(service, queue, what), body, headers))
@@ -419,8 +413,11 @@ def _end(home: Home, change: Change) -> End | None:
 class Ending:
     """Ends on their way, each on its own."""
 
-    def __init__(self, home: Home, ends: Sequence[End]) -> None:
-        self._home, self._ends = home, ends
+    def __init__(
+        self, home: Home, ends: Sequence[End], otherwise: Callable[[Change], Awaitable[Answer]]
+    ) -> None:
+        """`otherwise` sees to those that something happened to."""
+        self._home, self._ends, self._otherwise = home, ends, otherwise
         if ends:
             reach(home, "before_commit")
         self._sent = [self._send(held, job) for _, held, job in ends]
@@ -432,8 +429,8 @@ class Ending:
         subject = self._home.layout.prefix(job.spec) + job.event.encode()
         return send(self._home, Pending(subject, body, guard(self._home, job, held.last)))
 
-    async def answers(self, otherwise: Callable[[Change], Awaitable[Answer]]) -> list[Answer]:
-        """What became of them; `otherwise` sees to those that something happened to."""
+    async def answers(self) -> list[Answer]:
+        """What became of them."""
         home = self._home
         found, trouble = await stored(home, self._sent)
         if trouble:
@@ -443,7 +440,7 @@ class Ending:
         answers: list[Answer] = []
         for (change, _, job), (seq, _) in zip(self._ends, found, strict=True):
             if seq is None:
-                answers.append(await otherwise(change))
+                answers.append(await self._otherwise(change))
             else:
                 answers.append(Applied(replace(job, version=seq)))
         if self._ends:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headrace.core.errors import EngineError
-from headrace.core.model import Counted
+from headrace.core.model import Counted, Job
 from headrace.core.queue import DEFAULTS, QueueSettings, decode
 from headrace.engine.nats import stream
 from headrace.engine.nats.bells import Ropes
@@ -49,6 +49,9 @@ WAITING_KNOWN = 300
 DOCUMENTS, LINES = "documents", "lines"
 """Bells of documents that were put, and of queues that got a new line."""
 
+FRESH = 5.0
+"""Seconds for which settings of queues are believed."""
+
 CENSUS_KINDS = frozenset({"settings", "census", "waiting", "notes"})
 
 
@@ -74,7 +77,11 @@ class Session:
         self.watch = Watch()
         self.held: dict[str, Held] = {}
         self.committer = Committer(self)
+        self.owed: dict[str, list[Job]] = {}
+        """By worker, jobs that were started for it, though it could not be told."""
         self._settings: dict[Place, QueueSettings] = {}
+        self._settings_read = 0.0
+        self._reading: asyncio.Task[None] | None = None
         self._lines: dict[Place, Line] = {}
         self._have: set[tuple[Place, str]] = set()
         self._catching_up = asyncio.Lock()
@@ -145,8 +152,9 @@ class Session:
         """Commits what was accepted, gives tickets back, and hangs up."""
         self.closed.set()
         await self.committer.idle()
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in (self._looking, self._reading):
+            if task is not None:
+                task.cancel()
         for line in self._lines.values():
             line.close()
         for line, ticket, _ in (*self.watch.leases.values(), *self.watch.expiries.values()):
@@ -204,6 +212,7 @@ class Session:
         self._settings.clear()
         self.watch = Watch()
         self.held.clear()
+        self.owed.clear()
         self.committer.forget()
         async with self._catching_up:
             await self._begin(found)
@@ -221,7 +230,11 @@ class Session:
     # Queues
 
     def known_settings(self, service: str, queue: str) -> QueueSettings | None:
-        """The settings of a queue, where they are known."""
+        """The settings of a queue, where they are known. Whoever changes them rings a bell; they
+        are read again from time to time, in case it was not heard."""
+        if time.monotonic() - self._settings_read > FRESH and self._settings:
+            self._settings_read = time.monotonic()
+            self._reading = asyncio.get_running_loop().create_task(self._read_again())
         return self._settings.get(Place(service, queue))
 
     def has_line(self, place: Place, name: str) -> bool:
@@ -236,6 +249,10 @@ class Session:
 
     async def paused(self, place: Place) -> bool:
         return (await self.settings_of(place)).paused
+
+    async def _read_again(self) -> None:
+        with contextlib.suppress(EngineError):  # the next time, then
+            await self._read_settings(list(self._settings))
 
     async def _read_settings(self, places: Sequence[Place]) -> None:
         subjects = {

@@ -8,7 +8,9 @@ guarded.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -46,8 +48,14 @@ class Part(NamedTuple):
     of: str = ""
 
 
+@lru_cache(maxsize=8192)
 def job_part(job_id: str) -> Part:
     return Part("job", job_id)
+
+
+@lru_cache(maxsize=8192)
+def key_part(service: str, hash: str) -> Part:
+    return Part("key", hash, service)
 
 
 class Domain(Struct, frozen=True):
@@ -122,6 +130,8 @@ _EMPTY: dict[str, Any] = {
 }
 """What is not known yet."""
 
+_ABSENT: Any = object()
+
 
 class Known(Struct, frozen=True):
     """A part as it was read, with the sequence that guards it."""
@@ -153,6 +163,19 @@ class Timer(NamedTuple):
     body: bytes = b""
 
 
+def lease_timer(service: str, ids: Sequence[str], until: int) -> Timer:
+    """Has someone look when the leases of some jobs would have run out."""
+    what = f"lease.{secrets.token_hex(8)}"
+    return Timer(service, names.WATCH, what, until, msgspec.json.encode(ids))
+
+
+def _comes_sooner(old: Job | None, new: Job) -> bool:
+    """Whether a lease ends at a time that its timer cannot tell of: that moves on, never back."""
+    if new.lease_until is None:
+        return False
+    return old is None or old.lease_until is None or new.lease_until < old.lease_until
+
+
 Settings = Callable[[str, str], QueueSettings | None]
 
 
@@ -163,7 +186,8 @@ class Transaction:
         self, base: int, settings: Settings, recent: Mapping[Part, Known] | None = None
     ) -> None:
         self.base = PROVISIONAL + base + 1
-        self._settings = settings
+        self._read_settings = settings
+        self._settings: dict[tuple[str, str], QueueSettings] = {}
         self._recent = recent or {}
         self.believed: set[Part] = set()
         """What was not read but is believed to be as it was left."""
@@ -184,7 +208,18 @@ class Transaction:
         self.noted: list[int] = []
         self._newest: dict[str, int] = {}
         self._aside: dict[str, tuple[TryError | None, bool]] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._gathered: tuple[list[Any], ...] = (
+            self.drafts,
+            self.owner,
+            self.timers,
+            self.timed,
+            self.notes,
+            self.noted,
+        )
+        self._touching: set[Part] = set()
+        self._writing: set[Part] = set()
+        self._undo: list[tuple[Any, Any, Any]] = []
+        """Tables that were changed, where, and what was there."""
 
     # Operations
 
@@ -202,8 +237,9 @@ class Transaction:
 
     def begin(self) -> Callable[[], None]:
         """The next operation; the answer takes it back."""
-        self.touched.append(set())
-        self.wrote.append(set())
+        self._touching, self._writing = set(), set()
+        self.touched.append(self._touching)
+        self.wrote.append(self._writing)
         self._undo = []
         back = self.undoable()
 
@@ -216,10 +252,17 @@ class Transaction:
 
     def undoable(self) -> Callable[[], None]:
         start, aside = len(self._undo), dict(self._aside)
+        lengths = [len(gathered) for gathered in self._gathered]
 
         def undo() -> None:
             while len(self._undo) > start:
-                self._undo.pop()()
+                table, key, before = self._undo.pop()
+                if before is _ABSENT:
+                    del table[key]
+                else:
+                    table[key] = before
+            for gathered, length in zip(self._gathered, lengths, strict=True):
+                del gathered[length:]
             self._aside = aside
 
         return undo
@@ -246,44 +289,32 @@ class Transaction:
         self._undo.clear()
         self.missing.clear()
         self.unfinished.clear()
-        for gathered in (
-            self.drafts,
-            self.owner,
-            self.timers,
-            self.timed,
-            self.notes,
-            self.noted,
-            self.touched,
-            self.wrote,
-        ):
+        for gathered in (*self._gathered, self.touched, self.wrote):
             gathered.clear()
 
     # Parts
 
     def _get(self, part: Part) -> Any:
-        self.touched[-1].add(part)
+        self._touching.add(part)
         return self._peek(part)
 
     def _peek(self, part: Part) -> Any:
         """Looks at a part that nothing depends on."""
-        if part in self.values:
-            return self.values[part]
+        value = self.values.get(part, _ABSENT)
+        if value is not _ABSENT:
+            return value
         if not self.believe(part):
             self.missing.add(part)
             return _EMPTY[part.kind]
         return self.known[part].value
 
     def _set(self, part: Part, value: Any) -> None:
-        self.touched[-1].add(part)
-        self.wrote[-1].add(part)
+        self._touching.add(part)
+        self._writing.add(part)
         self._assign(self.values, part, value)
 
     def _assign(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        if key in table:
-            before = table[key]
-            self._undo.append(lambda: table.__setitem__(key, before))
-        else:
-            self._undo.append(lambda: table.pop(key, None))
+        self._undo.append((table, key, table.get(key, _ABSENT)))
         table[key] = value
 
     def _domain(self, job_id: str) -> Domain:
@@ -309,16 +340,9 @@ class Transaction:
         self._add(Draft(job_id, str(event.event), domain.job, event, error, clears, told))
 
     def _add(self, draft: Draft) -> None:
-        place = len(self.drafts)
+        self._assign(self._newest, draft.job_id, len(self.drafts))
         self.drafts.append(draft)
         self.owner.append(len(self.touched) - 1)
-
-        def undo() -> None:
-            self.drafts.pop()
-            self.owner.pop()
-
-        self._undo.append(undo)
-        self._assign(self._newest, draft.job_id, place)
 
     def create(self, job: Job) -> None:
         self.record(Happening(None, job))
@@ -334,8 +358,8 @@ class Transaction:
         else:
             before = self.drafts[place]
             told = before.told
+            self._undo.append((self.drafts, place, before))
             self.drafts[place] = replace(before, job=new)
-            self._undo.append(lambda: self.drafts.__setitem__(place, before))
         self._set(part, replace(domain, job=new, told=told))
         self._place_in_key(domain.job, new)
         self._count(domain.job, new)
@@ -370,17 +394,13 @@ class Transaction:
             and (old is None or old.state not in WAITING or old.expires_at != new.expires_at)
         ):
             self.watch(Timer(new.service, names.WATCH, f"expire.{new.id}", new.expires_at))
+        if new.detached and _comes_sooner(old, new):
+            self.watch(lease_timer(new.service, [new.id], new.lease_until or 0))
 
     def watch(self, timer: Timer) -> None:
         """Has someone look at a moment."""
         self.timers.append(timer)
         self.timed.append(len(self.touched) - 1)
-
-        def undo() -> None:
-            self.timers.pop()
-            self.timed.pop()
-
-        self._undo.append(undo)
 
     # History
 
@@ -427,10 +447,15 @@ class Transaction:
     # Queues
 
     def settings(self, service: str, queue: str) -> QueueSettings:
-        settings = self._settings(service, queue)
+        place = (service, queue)
+        settings = self._settings.get(place)
         if settings is None:
-            self.missing.add(Part("settings", queue, service))
-        return settings or DEFAULTS
+            settings = self._read_settings(service, queue)
+            if settings is None:
+                self.missing.add(Part("settings", queue, service))
+                return DEFAULTS
+            self._settings[place] = settings
+        return settings
 
     def _counts(self, service: str, queue: str) -> bool:
         settings = self.settings(service, queue)
@@ -447,10 +472,10 @@ class Transaction:
         return self._tally(service, queue).counts.get(state, 0)
 
     def _count(self, old: Job | None, new: Job | None) -> None:
+        if old and new and old.state is new.state and old.queue == new.queue:
+            return
         for job, step in ((old, -1), (new, 1)):
-            if job is None or (old and new and (old.queue, old.state) == (new.queue, new.state)):
-                continue
-            if not self._counts(job.service, job.queue):
+            if job is None or not self._counts(job.service, job.queue):
                 continue
             tally = self._tally(job.service, job.queue)
             counts = tally.counts | {job.state: tally.counts.get(job.state, 0) + step}
@@ -495,13 +520,13 @@ class Transaction:
     # Keys
 
     def _key(self, service: str, hash: str) -> KeyRecord:
-        return cast(KeyRecord, self._get(Part("key", hash, service)))
+        return cast(KeyRecord, self._get(key_part(service, hash)))
 
     def key(self, service: str, hash: str) -> KeyRow:
         return self._key(service, hash).row
 
     def set_key(self, service: str, hash: str, row: KeyRow) -> None:
-        self._set(Part("key", hash, service), replace(self._key(service, hash), row=row))
+        self._set(key_part(service, hash), replace(self._key(service, hash), row=row))
 
     def _place_in_key(self, old: Job | None, job: Job) -> None:
         if job.key is None:
@@ -532,7 +557,7 @@ class Transaction:
     def _set_key_record(self, service: str, hash: str, record: KeyRecord) -> None:
         """Keeps the record small."""
         if len(record.members) <= MEMBERS and record.beyond <= 0:
-            self._set(Part("key", hash, service), record)
+            self._set(key_part(service, hash), record)
             return
         waiting = sorted(
             (member.place, id)
@@ -550,17 +575,11 @@ class Transaction:
         members = {id: m for id, m in record.members.items() if id not in spilled}
         beyond = record.beyond + len(spilled)
         record = replace(record, members=members, beyond=beyond, horizon=horizon)
-        self._set(Part("key", hash, service), record)
+        self._set(key_part(service, hash), record)
 
     def _note(self, note: Note, service: str, hash: str) -> None:
         self.notes.append((service, hash, note))
         self.noted.append(len(self.touched) - 1)
-
-        def undo() -> None:
-            self.notes.pop()
-            self.noted.pop()
-
-        self._undo.append(undo)
 
     def _take_notes(self, service: str, hash: str) -> KeyRecord:
         """Reads on in the notes where no parked job is left in the record."""
@@ -585,7 +604,7 @@ class Transaction:
             horizon = max(read) if read and beyond > 0 else None
             horizon = (horizon[0], horizon[1] + 1) if horizon else record.horizon
             record = replace(record, members=members, taken=taken, beyond=beyond, horizon=horizon)
-            self._set(Part("key", hash, service), record)
+            self._set(key_part(service, hash), record)
 
     def ready_ahead(self, job: Job) -> int:
         assert job.key

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from headrace.core.actions import lapses
 from headrace.core.admission import Holder
 from headrace.core.model import Filter, Job, Page
 from headrace.core.states import FINAL, WAITING, State
@@ -22,6 +23,9 @@ from headrace.engine.protocol import Prune
 
 MOST = 400
 """So many jobs are deleted in one step."""
+
+MISSED = 30_000
+"""Milliseconds after which a timer should have told of a lease."""
 
 _ACTIVE = frozenset({State.ACTIVE})
 _HOLDER = msgspec.json.Decoder(Holder | None)
@@ -60,31 +64,36 @@ async def _take_tickets(session: Session, service: str) -> None:
         for ticket in tickets:
             if ticket.kind == LEASE:
                 ids = msgspec.json.decode(ticket.payload, type=tuple[str, ...])
-                session.watch.leases[ticket.reply] = line, ticket, ids
+                session.watch.leases[ticket.seq] = line, ticket, ids
             else:
-                session.watch.expiries[ticket.reply] = line, ticket, ticket.whose
+                session.watch.expiries[ticket.seq] = line, ticket, ticket.whose
 
 
 async def _lapsed_leases(session: Session, filter: Filter) -> list[Job]:
     now = filter.lease_until or 0
     watched = session.watch.leases
+    missed, session.watch.missed = session.watch.missed, set()
     ids = {job_id for _, _, ids in watched.values() for job_id in ids}
-    jobs = await _jobs(session, ids)
-    found: dict[str, Job] = {}
-    for reply, (line, ticket, members) in list(watched.items()):
+    jobs = await _jobs(session, ids | missed)
+    found = {id: job for id in missed if (job := jobs[id]) and _overdue(job, now)}
+    for seq, (line, ticket, members) in list(watched.items()):
         if not all(id in jobs for id in members):
             continue  # it came while the others were read
-        active = [job for id in members if (job := jobs[id]) and job.lease_until]
-        overdue = [job for job in active if (job.lease_until or 0) <= now]
+        active = [job for id in members if (job := jobs[id]) and job.lease_until and lapses(job)]
+        overdue = [job for job in active if _overdue(job, now)]
         found.update((job.id, job) for job in overdue)
         if not active:
-            del watched[reply]
+            del watched[seq]
             line.give_up([ticket])
         elif not overdue:
-            del watched[reply]
+            del watched[seq]
             soonest = min(job.lease_until or 0 for job in active)
             line.give_back([ticket], max(0.05, (soonest - now) / 1000))
     return [job for job in found.values() if filter.service in (None, job.service)]
+
+
+def _overdue(job: Job, now: int) -> bool:
+    return job.lease_until is not None and job.lease_until <= now
 
 
 async def _expired(session: Session, filter: Filter) -> list[Job]:
@@ -92,15 +101,15 @@ async def _expired(session: Session, filter: Filter) -> list[Job]:
     watched = session.watch.expiries
     jobs = await _jobs(session, {job_id for _, _, job_id in watched.values()})
     found: list[Job] = []
-    for reply, (line, ticket, job_id) in list(watched.items()):
+    for seq, (line, ticket, job_id) in list(watched.items()):
         if job_id not in jobs:
             continue  # it came while the others were read
         job = jobs[job_id]
         if job is None or job.state not in WAITING or job.expires_at is None:
-            del watched[reply]
+            del watched[seq]
             line.give_up([ticket])
         elif job.expires_at > now:
-            del watched[reply]
+            del watched[seq]
             line.give_back([ticket], (job.expires_at - now) / 1000)
         else:
             found.append(job)
@@ -115,6 +124,14 @@ async def _jobs(session: Session, ids: set[str]) -> dict[str, Job | None]:
     return {id: domain.job for id, domain in domains.items()}
 
 
+def _note_missed(session: Session, now: int) -> None:
+    """Notes leases that ran out long ago and that no timer told of: it may be that the timer of a
+    claim could not be stored, though its jobs were started."""
+    wanted = Filter(states=_ACTIVE, lease_until=now - MISSED)
+    page = session.projection.find(wanted, None, MOST)
+    session.watch.missed |= {job.id for job in page.jobs if lapses(job)}
+
+
 # Retention
 
 
@@ -122,6 +139,7 @@ async def prune(session: Session, order: Prune) -> int:
     """Deletes what the cut-offs allow, in one step."""
     await session.catch_up()
     projection = session.projection
+    _note_missed(session, order.now)
     chosen = [projection.ended(cutoff, min(order.limit, MOST)) for cutoff in order.cutoffs]
     entries, floor = projection.old_entries(order.journal_before, order.limit)
     gone = 0

@@ -1,0 +1,192 @@
+"""Leases and settings on NATS by the real clock: the server's timers say when to look."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from typing import Any
+
+import pytest
+
+from headrace.core.change import Applied
+from headrace.core.claims import ClaimRequest, Share
+from headrace.core.errors import AppClosed, EngineUnavailable
+from headrace.core.model import Filter, Job, OnLost
+from headrace.core.outcome import Completed, Detached
+from headrace.core.queue import QueueSettings
+from headrace.engine.nats import NatsEngine, session, upkeep
+from headrace.engine.nats.layout import WATCH
+from headrace.engine.nats.session import Session
+from headrace.testing.conformance.bench import ACTIVE, LEASE, Bench, key
+from headrace.testing.nats import NatsServer
+from tests.support import eventually
+
+LIMIT = 20.0
+"""Seconds that something may take; far more than it does."""
+
+
+class RealBench(Bench):
+    """A bench whose clock is the machine's."""
+
+    @property
+    def now(self) -> int:
+        return round(time.time() * 1000)
+
+    @now.setter
+    def now(self, _: int) -> None: ...
+
+    async def lapsed(self) -> list[str]:
+        """What upkeep finds."""
+        wanted = Filter(service="svc", states=ACTIVE, lease_until=self.now)
+        return [job.id for job in (await self.engine.find(wanted)).jobs]
+
+
+@pytest.fixture
+def real(bench: Bench) -> RealBench:
+    return RealBench(bench.engine)
+
+
+async def session_of(bench: Bench) -> Session:
+    assert isinstance(bench.engine, NatsEngine)
+    return await bench.engine._session()  # pyright: ignore[reportPrivateUsage]
+
+
+# Leases
+
+
+async def test_limit_of_a_detached_job_is_noticed_long_before_its_first_lease(
+    real: RealBench,
+) -> None:
+    await real.add("a")
+    job = await real.start(lease=600_000)
+    await real.settle(job, Detached(until=real.now + 300))
+    assert await eventually(real.lapsed) == ["a"]
+
+
+async def test_lease_is_noticed_though_its_timer_was_lost(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MISSED", 0)
+    await real.add("a")
+    await real.start(lease=50)
+    home = await session_of(real)
+    await home.js.purge(home.layout.stream, home.layout.timer("svc", WATCH, ">"))
+
+    async def noticed() -> list[str]:
+        await real.prune()
+        return await real.lapsed()
+
+    await eventually(noticed)
+
+
+async def test_lease_that_waits_for_an_operator_is_watched_no_longer(real: RealBench) -> None:
+    await real.add("a", key=key("tenant", on_lost=OnLost.BLOCK))
+    await real.start(lease=50)
+    home = await session_of(real)
+    consumer = f"CONSUMER.INFO.{home.layout.stream}.svc~{WATCH}~due"
+
+    async def told() -> bool:
+        assert await real.lapsed() == []
+        found: dict[str, Any] = await home.js.api(consumer, None)
+        return found["ack_floor"]["consumer_seq"] > 0
+
+    await eventually(told)
+    assert home.watch.leases == {}
+
+
+# Claims
+
+
+async def test_jobs_whose_claim_failed_after_they_started_come_with_the_next(
+    real: RealBench,
+) -> None:
+    for id in ("warm", "a", "b"):
+        await real.add(id)
+    await real.run()  # from here on the queue is known
+    done = await real.start()
+    ending = await real.settled(done, Completed())
+    points: list[str] = []
+
+    def fault(point: str) -> None:
+        points.append(point)
+        if points.count("after_commit") == 2:
+            engine.fault = None
+            raise EngineUnavailable("the answer is lost")
+
+    async def claim() -> tuple[Job, ...]:
+        shares = (Share("q", 5),)
+        request = ClaimRequest(
+            service="svc", worker="w1", shares=shares, limit=5, lease=LEASE, now=real.now
+        )
+        claimed = await engine.claim(request, [ending])
+        assert [type(answer) for answer in claimed.answers] == [Applied]
+        return claimed.jobs
+
+    engine = real.engine
+    assert isinstance(engine, NatsEngine)
+    engine.fault = fault
+    with pytest.raises(EngineUnavailable):
+        await claim()
+    assert [(job.id, job.tries) for job in await claim()] == [("b", 1)]
+
+
+# Settings
+
+
+async def test_settings_are_noticed_though_their_bell_was_not_heard(
+    real: RealBench, plain_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "FRESH", 0.1)
+    await real.add("warm")
+    await real.run()
+    home = await session_of(real)
+    assert home.known_settings("svc", "q")
+    monkeypatch.setattr(Session, "tell_documents", lambda *_: None)
+    assert isinstance(real.engine, NatsEngine)
+    other = NatsEngine(f"{plain_server.url}?namespace={real.engine.namespace}")
+    await other.open()
+    try:
+        await RealBench(other).set_queue(QueueSettings(paused=True))
+    finally:
+        await other.close()
+
+    async def paused() -> bool:
+        settings = home.known_settings("svc", "q")
+        return settings is not None and settings.paused
+
+    await eventually(paused)
+
+
+# Forks
+
+
+def _in_child(engine: NatsEngine, said: Any) -> None:
+    async def main() -> None:
+        try:
+            await Bench(engine).add("refused")
+        except AppClosed as error:
+            said.put(str(error))
+        await engine.open()
+        said.put((await Bench(engine).add("reopened")).id)
+        await engine.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_forked_child_opens_the_engine_for_itself(bench: Bench) -> None:
+    await bench.add("a")
+    context = multiprocessing.get_context("fork")
+    said = context.Queue()
+    child = context.Process(target=_in_child, args=(bench.engine, said))
+
+    child.start()
+    refusal = await asyncio.to_thread(said.get, True, LIMIT)
+    id = await asyncio.to_thread(said.get, True, LIMIT)
+    await asyncio.to_thread(child.join)
+
+    assert "open it first" in refusal
+    assert id == "reopened"
+    assert await bench.exists("reopened")
+    assert (await bench.add("b")).id == "b"
