@@ -1,22 +1,39 @@
-"""Apps for tests, on every engine that needs no server."""
+"""Apps for tests, on every engine."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace import App
 from headrace.testing import ManualClock
+from headrace.testing.nats import NatsServer
+
+_namespaces = itertools.count()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    """A server for all tests of this process; each has a namespace of its own."""
+    with NatsServer(config="max_payload: 8MB\n") as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "nats"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty store."""
-    if request.param == "memory":
-        return "memory:"
-    return f"sqlite:{tmp_path / 'jobs.db'}?synchronous=normal"
+    match request.param:
+        case "memory":
+            return "memory:"
+        case "sqlite":
+            return f"sqlite:{tmp_path / 'jobs.db'}?synchronous=normal"
+        case _:
+            server: NatsServer = request.getfixturevalue("nats_server")
+            projection = tmp_path / "projection.db"
+            return f"{server.url}?namespace=t{next(_namespaces)}&projection={projection}"
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,22 +34,23 @@ def app(url: str) -> Iterator[App]:
 @pytest.fixture
 def worker(app: App) -> Iterator[None]:
     """A worker in a thread, as a program without an event loop would have one beside it."""
-    started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    started = queue.Queue[Callable[[], object]]()
 
     async def main() -> None:
-        worker = app.worker(WorkerOptions())
+        worker, stop = app.worker(WorkerOptions()), asyncio.Event()
         await worker.start()
         upkeep = asyncio.create_task(rounds(app, worker).run())
-        started.set()
+        loop = asyncio.get_running_loop()
+        started.put(lambda: loop.call_soon_threadsafe(stop.set))
         await stop.wait()
         upkeep.cancel()
         await worker.stop()
 
-    thread = threading.Thread(target=lambda: (loop.run_until_complete(main()), loop.close()))
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    started.wait()
+    leave = started.get()
     yield
-    loop.call_soon_threadsafe(stop.set)
+    leave()
     thread.join()
 
 

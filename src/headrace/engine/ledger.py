@@ -372,8 +372,13 @@ class Ledger:
         topics.add(JOURNAL_TOPIC)
         if old is not None and was is State.ACTIVE and new.state is not State.ACTIVE:
             self._wake_capped(old.service, old.queue)
-        if key is not None and old is not None and was not in FINAL:
-            self._later(lambda: self._refill(new))
+        if (
+            key is not None
+            and old is not None
+            and was not in FINAL
+            and new.state is not State.ACTIVE
+        ):
+            self._later(lambda: self._refill(new))  # a start leaves no slot
         return new
 
     def _wake_capped(self, service: str, queue: str) -> None:

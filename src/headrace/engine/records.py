@@ -18,7 +18,7 @@ from headrace.core.queue import QueueSettings
 from headrace.core.states import CLAIMABLE, EventType, State
 
 
-class KeyRow(Struct, frozen=True):
+class KeyRow(Struct, frozen=True, gc=False):
     """What is counted of a concurrency key."""
 
     active: int = 0
@@ -70,7 +70,7 @@ class Happening(NamedTuple):
         )
 
 
-class Edge(Struct, frozen=True):
+class Edge(Struct, frozen=True, gc=False):
     """A dependency, with the parent's result once it has ended."""
 
     parent_id: str

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest
-from headrace.core.errors import EngineError, EngineUnavailable
+from headrace.core.errors import EngineError, EngineUnavailable, InvalidValue
 from headrace.core.model import Job
 from headrace.engine.protocol import Bell, Engine, work_topic
 from headrace.runtime.backoff import persist
@@ -39,6 +39,10 @@ class Slots(Protocol):
 
     def begin(self, jobs: Sequence[Job]) -> None:
         """These jobs were claimed."""
+        ...
+
+    def unstorable(self, run: Run, refusal: InvalidValue) -> Change:
+        """What becomes of a run whose outcome the store does not take."""
         ...
 
     def settled(self, settled: Sequence[tuple[Run, Answer | None]]) -> None:
@@ -213,7 +217,7 @@ class Exchange:
             answers = claimed.answers
         except Exception as error:
             if changes:
-                answers = [await self._alone(change) for change in changes]
+                answers = [await self._alone(change, run) for change, run in batch]
             else:
                 await self._unclaimed(error)
             looks = -1  # nothing was seen
@@ -257,11 +261,17 @@ class Exchange:
         if settled:
             self._slots.settled(settled)
 
-    async def _alone(self, change: Change) -> Answer | None:
+    async def _alone(self, change: Change, run: Run | None) -> Answer | None:
         """A batch failed for another reason than the engine being away: one change must not take
-        the others with it. The job it belongs to comes back when its lease runs out."""
+        the others with it. What the store refuses fails its job; else the job comes back when its
+        lease runs out."""
         try:
             answers = await persist("writing an outcome", lambda: self._engine.apply([change]))
+        except InvalidValue as refusal:
+            log.warning("the outcome of job %s cannot be stored: %s", change.job.id, refusal)
+            if run is None:
+                return None
+            return await self._alone(self._slots.unstorable(run, refusal), None)
         except Exception:
             log.exception("the outcome of job %s cannot be written", change.job.id)
             return None

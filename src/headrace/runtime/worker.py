@@ -20,7 +20,7 @@ from msgspec import Struct
 from headrace.core import codec, outcome
 from headrace.core.change import Answer, Applied, Change
 from headrace.core.claims import Lease
-from headrace.core.errors import EngineError
+from headrace.core.errors import EngineError, InvalidValue
 from headrace.core.model import DEFAULT_LEASE, Job
 from headrace.core.outcome import Outcome, settle
 from headrace.engine.protocol import Engine
@@ -331,6 +331,10 @@ class Worker:
             self._exchange.look()
         else:
             self._exchange.add(self._settle(run.job, result), run)
+
+    def unstorable(self, run: Run, refusal: InvalidValue) -> Change:
+        """What the store does not take it will not take the next time either."""
+        return self._settle(run.job, outcome.Terminated(problem_of(refusal)))
 
     def _settle(self, job: Job, result: Outcome) -> Change:
         settings = self.settings.of(job.queue)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.core.admission import Verdict
 from headrace.core.change import Applied, NotApplied
 from headrace.core.claims import Claimed
-from headrace.core.event import Event, rfc3339
+from headrace.core.event import rfc3339
 from headrace.core.model import Job
 from headrace.core.states import FINAL
 from headrace.engine.nats import layout as names
@@ -85,13 +85,15 @@ class Batch:
         transaction: Transaction,
         layout: Layout,
         component: Component,
-        guard: Callable[[Part], bytes],
+        subject: Callable[[Part], bytes],
+        replicated: bool,
         real: bool,
         shift: int,
     ) -> None:
         """`shift` is how far the server's clock is ahead of the caller's; where the caller moves
         its own by hand, it is not `real`."""
-        self._transaction, self._layout, self._guard = transaction, layout, guard
+        self._transaction, self._layout, self._subject = transaction, layout, subject
+        self._replicated = replicated
         self._component = component
         self.operations = component.operations
         self._places: dict[int, int] = {}
@@ -117,9 +119,10 @@ class Batch:
         self._newest_draft = {transaction.drafts[n].job_id: n for n in chosen}
         for n in chosen:
             self._add_draft(transaction.drafts[n], n)
-        written = {part for n in self.operations for part in transaction.wrote[n]}
-        for part in sorted(written & transaction.values.keys()):
-            self._add_part(part)
+        written = set[Part]().union(*(transaction.wrote[n] for n in self.operations))
+        for part in transaction.values:
+            if part in written:
+                self._add_part(part)
         for timer, owner in zip(transaction.timers, transaction.timed, strict=True):
             if owner in self.operations:
                 self._add_timer(timer)
@@ -140,9 +143,9 @@ class Batch:
         job = draft.job
         payload = (
             message.written(
-                self._places[number],
-                self._placed(job),
-                event=self._placed_event(draft),
+                job,
+                self._distance(self._places[number]),
+                event=draft.event,
                 error=draft.error,
                 clears=draft.clears,
                 told=draft.told,
@@ -174,21 +177,11 @@ class Batch:
         values = self._transaction.values
         return values[part] if part in values else self._transaction.known[part].value
 
-    def _placed(self, job: Job) -> Job:
-        """Sequences of this transaction as places in this batch."""
-        return renumbered(job, self._place)
-
-    def _placed_event(self, draft: Draft) -> Event | None:
-        event = draft.event
-        if event and event.slot and event.slot.token:
-            slot = replace(event.slot, token=self._place(event.slot.token))
-            return replace(event, slot=slot)
-        return event
-
-    def _place(self, seq: int) -> int:
-        if seq < PROVISIONAL:
-            return seq
-        return PROVISIONAL + self._places[seq - self._transaction.base]
+    def _distance(self, own: int) -> Callable[[int], int]:
+        """How the message at place `own` of the batch spells sequences: those of the batch as
+        distances, -1 for itself."""
+        base, places = self._transaction.base, self._places
+        return lambda seq: places[seq - base] - own - 1 if seq >= PROVISIONAL else seq
 
     def _add_part(self, part: Part) -> None:
         value = self._transaction.values[part]
@@ -203,9 +196,9 @@ class Batch:
                 raise AssertionError(part)
 
     def _key_written(self, record: KeyRecord) -> bytes:
-        own = len(self.messages)
+        distance = self._distance(len(self.messages))
         members = {
-            job_id: replace(member, seq=self._place(member.seq) - PROVISIONAL - own - 1)
+            job_id: replace(member, seq=distance(member.seq))
             if member.seq >= PROVISIONAL
             else member
             for job_id, member in record.members.items()
@@ -213,7 +206,7 @@ class Batch:
         return msgspec.json.encode(replace(record, members=members))
 
     def _add_record(self, part: Part, payload: bytes) -> None:
-        self._store(self._guard(part), payload, part, ROLLUP)
+        self._store(self._subject(part), payload, part, ROLLUP)
 
     def _add_edges(self, part: Part, now: Domain) -> None:
         known = self._transaction.known.get(part)
@@ -246,13 +239,21 @@ class Batch:
 
     # Guarding
 
+    def _filter(self, part: Part) -> bytes:
+        """What guards a part: the subject of a record, or all of a job."""
+        if part.kind == "job":
+            known = cast(Domain, self._transaction.known[part].value)
+            if known.job is not None:
+                return self._layout.guarded(known.job.spec, self._replicated)
+        return self._subject(part)
+
     def _store(self, subject: bytes, payload: bytes, part: Part | None, more: bytes = b"") -> None:
         expected = self._guards.pop(part, None) if part else None
         if part:
             self._newest[part] = len(self.messages)
         if expected is not None:
             assert part
-            more += guard_lines(self._guard(part), expected)
+            more += guard_lines(self._filter(part), expected)
         elif not more.startswith(b"Nats-Schedule"):
             self._unguarded.append(len(self.messages))
         self.messages.append(Pending(subject, payload, block(more)))
@@ -260,7 +261,7 @@ class Batch:
     def _guard_the_rest(self) -> None:
         """What was only read is guarded too, by messages that have no guard of their own."""
         for part, expected in self._guards.items():
-            lines = guard_lines(self._guard(part), expected)
+            lines = guard_lines(self._filter(part), expected)
             if self._unguarded:
                 place = self._unguarded.pop()
                 subject, payload, headers = self.messages[place]
@@ -276,7 +277,7 @@ class Batch:
             Pending(
                 self._layout.touch(),
                 b"",
-                block(guard_lines(self._guard(part), expected) + _PASSING),
+                block(guard_lines(self._filter(part), expected) + _PASSING),
             )
             for part, expected in self._guards.items()
         ]

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from headrace.core.errors import EngineUnavailable
+from headrace.core.errors import EngineUnavailable, InvalidValue
 from headrace.core.queue import QueueSettings
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats.batch import Batch, Component, components, settled, whole
@@ -211,7 +211,15 @@ class Committer:
         home = self._home
         shift = home.server_time() - now
         real = punctual(now)
-        return Batch(transaction, home.layout, component, home.loader.subject, real, shift)
+        return Batch(
+            transaction,
+            home.layout,
+            component,
+            home.loader.subject,
+            replicated=home.replicated,
+            real=real,
+            shift=shift,
+        )
 
     async def _load(self, transaction: Transaction, parts: Sequence[Part]) -> None:
         unknown = [part for part in parts if not transaction.believe(part)]
@@ -257,27 +265,33 @@ class Committer:
     async def _store_whole(
         self, transaction: Transaction, batches: Sequence[Batch], ran: Sequence[Ran]
     ) -> None:
-        """Stores all in one step; where a guard does not hold, what is independent of it alone."""
+        """Stores all in one step; where a guard does not hold or something is too large, what is
+        independent of it alone."""
         if len(batches) != 1 or len(ran) == 1:
             await asyncio.gather(*(self._store(batch, ran) for batch in batches))
             return
         if len(batches[0].messages) <= MOST:
-            conflict = await self._try(batches[0], ran)
-            if conflict is None:
+            trouble = await self._try(batches[0], ran)
+            if trouble is None:
                 return
-            if transaction.believed:  # all of it is decided again, on what is read
-                await self._again(_asks(batches[0], ran), conflict)
+            if transaction.believed and isinstance(trouble, Conflict):
+                await self._again(_asks(batches[0], ran), trouble)  # all of it, on what is read
                 return
         for component in components(transaction):
             await self._store(self._batch(transaction, component, ran), ran)
 
     async def _store(self, batch: Batch, ran: Sequence[Ran]) -> None:
-        conflict = await self._try(batch, ran)
-        if conflict is not None:
-            await self._again(_asks(batch, ran), conflict)
+        match await self._try(batch, ran):
+            case Conflict() as conflict:
+                await self._again(_asks(batch, ran), conflict)
+            case InvalidValue() as refusal:
+                _fail(_asks(batch, ran), refusal)
+            case None:
+                pass
 
-    async def _try(self, batch: Batch, ran: Sequence[Ran]) -> Conflict | None:
-        """Stores a batch and answers those who wait for it, unless a guard does not hold."""
+    async def _try(self, batch: Batch, ran: Sequence[Ran]) -> Conflict | InvalidValue | None:
+        """Stores a batch and answers those who wait for it, unless a guard does not hold or the
+        server would not take it."""
         asks = _asks(batch, ran)
         if not batch.messages and batch.believes:
             return Conflict("nothing to do, as far as was believed")
@@ -286,6 +300,8 @@ class Committer:
         except Conflict as conflict:
             self._recent.clear()
             return conflict
+        except InvalidValue as refusal:
+            return refusal
         except Exception as error:
             _fail(asks, error)
             return None

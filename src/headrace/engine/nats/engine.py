@@ -6,10 +6,12 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from headrace.core.admission import Verdict
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
-from headrace.core.errors import AppClosed
+from headrace.core.errors import AppClosed, PayloadTooLarge
 from headrace.core.model import Counted, Document, Filter, Job, KeyStatus, NewJob, Page
 from headrace.core.search import parse_cursor
 from headrace.core.states import State
@@ -25,6 +27,10 @@ from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part, replace
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import WORKER_KIND, Checkup, Details, Entry, Prune, Put
+
+ENVELOPE = 256 * 1024
+"""Bytes of a message that something else than the payload may need; a payload that leaves them is
+not looked at more closely."""
 
 SHOWN = 10
 """So many waiting jobs of a key are shown."""
@@ -175,6 +181,7 @@ class NatsEngine:
         self, groups: Sequence[Sequence[NewJob]], now: int
     ) -> list[tuple[Verdict, ...]]:
         session = await self._session()
+        _check_sizes(groups, session.connection.max_payload)
 
         def ask(group: Sequence[NewJob]) -> asyncio.Future[tuple[Verdict, ...]]:
             return session.committer.ask(_inserting(group, now), _wanted(group), now)
@@ -307,6 +314,21 @@ def _owed(session: Session, request: ClaimRequest) -> tuple[Job, ...]:
     if owed[request.limit :]:
         session.owed[request.worker] = owed[request.limit :]
     return tuple(owed[: request.limit])
+
+
+def _check_sizes(groups: Sequence[Sequence[NewJob]], most: int) -> None:
+    """Refuses all of them where one would not fit into a message."""
+    for new in (new for group in groups for new in group):
+        size = len(bytes(new.payload))
+        if size > most - ENVELOPE:
+            room = max(0, most - _envelope(new))
+            if size > room:
+                raise PayloadTooLarge(size, room)
+
+
+def _envelope(new: NewJob) -> int:
+    """What its message needs beside the payload, at most: much of it is told twice."""
+    return 2 * len(msgspec.json.encode(replace(new, payload=msgspec.Raw(b"0")))) + 4096
 
 
 def _inserting(

@@ -77,7 +77,7 @@ def translated(doing: str) -> Generator[None]:
             f"{doing}: nobody answers; the stream has no leader, or JetStream is off: {_ENABLE}"
         ) from error
     except PayloadTooLarge as error:
-        raise InvalidValue("payload", f"{error}; raise max_payload of the server") from error
+        raise InvalidValue("message", str(error)) from error
     except PermissionDenied as error:
         raise StoreReadOnly(
             f"{doing}: {error}; see `headrace nats permissions` for what a service needs"

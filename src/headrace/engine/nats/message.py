@@ -10,6 +10,7 @@ of another one of its own batch: those are written as negative distances, -1 for
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -303,8 +304,8 @@ def removed(job_id: str) -> bytes:
 
 
 def written(
-    place: int,
     job: Job,
+    distance: Callable[[int], int],
     *,
     event: Event | None,
     error: TryError | None = None,
@@ -312,8 +313,8 @@ def written(
     told: bool = False,
     kind: str = layout.PLACED,
 ) -> bytes:
-    """The message that will be at `place` of its batch: how the job stands, and the event if
-    something happened."""
+    """The message of a batch: how the job stands, and the event if something happened. `distance`
+    spells sequences that are not known yet."""
     if event is None:
         return _encode(
             Wire(
@@ -326,7 +327,7 @@ def written(
                 tries=job.tries,
                 max_tries=job.max_tries,
                 timestamp=rfc3339(job.updated_at),
-                headrace=_private(job, place, None, told=told),
+                headrace=_private(job, distance, None, told=told),
             )
         )
     creates = event.event is EventType.CREATED
@@ -354,7 +355,7 @@ def written(
             concurrency=_concurrency(event.slot, event.worker) if event.slot else None,
             queue_policy=wire_policy(event.policy) if event.policy else None,
             timestamp=rfc3339(event.at),
-            headrace=_private(job, place, event, error, clears, told),
+            headrace=_private(job, distance, event, error, clears, told),
         )
     )
 
@@ -442,7 +443,7 @@ def _plainly(
 
 def _private(
     job: Job,
-    place: int,
+    distance: Callable[[int], int],
     event: Event | None,
     error: TryError | None = None,
     clears: bool = False,
@@ -451,14 +452,14 @@ def _private(
     happened = event.event if event else None
     slot = event.slot if event else None
     if slot and slot.token:
-        slot = replace(slot, token=_relative(slot.token, place))
+        slot = replace(slot, token=distance(slot.token))
     worker = event.worker if event else None
     at = event.at if event else job.updated_at
     creates, completes = happened is EventType.CREATED, happened is EventType.COMPLETED
     return Private(
-        seq=_relative(job.seq, place),
-        version=_relative(job.version, place),
-        token=_relative(job.token, place),
+        seq=distance(job.seq),
+        version=distance(job.version),
+        token=distance(job.token),
         event=None if job.event is happened else job.event,
         updated_at=None if job.updated_at == at else job.updated_at,
         run_at=job.run_at,
@@ -537,10 +538,6 @@ def milliseconds(stamp: str) -> int:
 @lru_cache(maxsize=256)
 def _second(stamp: str) -> int:
     return int(datetime.fromisoformat(stamp + "+00:00").timestamp()) * 1000
-
-
-def _relative(seq: int, place: int) -> int:
-    return seq - PROVISIONAL - place - 1 if seq >= PROVISIONAL else seq
 
 
 def _absolute(seq: int, own: int) -> int:

@@ -129,13 +129,8 @@ _SUBJECT = b"\r\nNats-Expected-Last-Subject-Sequence-Subject: "
 
 
 def guard(home: Home, job: Job, last: int) -> bytes:
-    """The headers of a message about a job that is there.
-
-    A literal filter is cheaper than one with wildcards. But a replicated stream sees what others
-    have on its way only if they name the very same filter, and not all of them can name this one.
-    """
-    layout = home.layout
-    filter = layout.domain(job.id) if home.replicated else layout.prefix(job.spec) + b">"
+    """The headers of a message about a job that is there."""
+    filter = home.layout.guarded(job.spec, home.replicated)
     return b"NATS/1.0\r\n%b%d%b%b\r\n\r\n" % (_GUARD, last, _SUBJECT, filter)
 
 

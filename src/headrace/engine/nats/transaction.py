@@ -58,7 +58,7 @@ def key_part(service: str, hash: str) -> Part:
     return Part("key", hash, service)
 
 
-class Domain(Struct, frozen=True):
+class Domain(Struct, frozen=True, gc=False):
     """A job with what is kept under its prefix. `last` is the sequence that guards it."""
 
     last: int = 0
@@ -86,7 +86,7 @@ class Member(Struct, frozen=True, gc=False, array_like=True, omit_defaults=True)
         return self.priority, position(self.run_at, self.seq, self.lifo)
 
 
-class KeyRecord(Struct, frozen=True, omit_defaults=True):
+class KeyRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     """A concurrency key: what is counted of it, and its living jobs.
 
     A record is written with every change, so it must not grow: beyond some hundred jobs those
@@ -111,7 +111,7 @@ class Note(NamedTuple):
     job_id: str
 
 
-class Tally(Struct, frozen=True, omit_defaults=True):
+class Tally(Struct, frozen=True, gc=False, omit_defaults=True):
     """What is counted of a queue that has limits."""
 
     counts: dict[State, int] = {}
@@ -133,14 +133,14 @@ _EMPTY: dict[str, Any] = {
 _ABSENT: Any = object()
 
 
-class Known(Struct, frozen=True):
+class Known(Struct, frozen=True, gc=False):
     """A part as it was read, with the sequence that guards it."""
 
     value: Any
     last: int
 
 
-class Draft(Struct, frozen=True):
+class Draft(Struct, frozen=True, gc=False):
     """A message of a job, to be written."""
 
     job_id: str
@@ -303,10 +303,13 @@ class Transaction:
         value = self.values.get(part, _ABSENT)
         if value is not _ABSENT:
             return value
-        if not self.believe(part):
-            self.missing.add(part)
-            return _EMPTY[part.kind]
-        return self.known[part].value
+        known = self.known.get(part)
+        if known is not None:
+            return known.value
+        if self.believe(part):
+            return self.known[part].value
+        self.missing.add(part)
+        return _EMPTY[part.kind]
 
     def _set(self, part: Part, value: Any) -> None:
         self._touching.add(part)

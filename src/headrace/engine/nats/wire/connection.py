@@ -136,14 +136,18 @@ class Connection:
         else:
             size = len(payload)
             line = b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, size, payload)
-        if size > self.max_payload:
-            raise PayloadTooLarge(subject, size, self.max_payload)
+        self.check_size(subject, size)
         if link.pending > self._max_buffered:
             raise Congested(
                 f"{link.address} does not keep up: {link.pending:,} bytes wait to be sent; wait"
                 " for drained() before publishing more"
             )
         link.write(line)
+
+    def check_size(self, subject: bytes, size: int) -> None:
+        """Raises where the server would not take a message of that size."""
+        if size > self.max_payload:
+            raise PayloadTooLarge(subject, size, self.max_payload)
 
     def request(
         self, subject: bytes, payload: bytes = b"", headers: bytes = b""

@@ -74,6 +74,8 @@ class JetStream:
 
     async def store_batch(self, messages: Sequence[Pending], timeout: float = 10.0) -> int:
         """Stores all of the messages in one step, or none. The sequence of the last."""
+        for subject, payload, headers in messages:
+            self._connection.check_size(subject, len(payload) + len(headers))
         single = len(messages) == 1
         futures = [self.store(*messages[0])] if single else self._send_batch(messages)
         try:
