@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
 
 from headrace import App, DuplicateJob, InvalidValue, JobNotFound
+from headrace.core.errors import StoreBusy
 from headrace.testing import jobs, run_until_idle, running
 
 
@@ -95,6 +96,33 @@ async def test_waiting_worker_is_woken_after_the_commit(app: App, own: apsw.Conn
             (answer,) = await app.enqueue_many([prepared(app, 3)])
         assert answer.ref
         assert await answer.ref.result(5) == 3
+
+
+async def test_what_others_write_meanwhile_is_waited_out(app: App, own: apsw.Connection) -> None:
+    task = app.task(type="other")(lambda: None)
+    others = asyncio.create_task(_enqueue_all(task.enqueue))
+    for n in range(40):
+        with own, app.bind(own):
+            await app.enqueue_many([prepared(app, n)])
+        await asyncio.sleep(0)
+    await others
+    assert len(await jobs(app)) == 80
+
+
+async def _enqueue_all(enqueue: Callable[[], Awaitable[object]]) -> None:
+    for _ in range(40):
+        await enqueue()
+
+
+async def test_transaction_that_read_before_others_wrote_is_told_how_to_begin(
+    app: App, own: apsw.Connection
+) -> None:
+    with own, app.bind(own):
+        assert orders(own) == 0
+        with apsw.Connection(str(own.filename)) as other:
+            other.execute("INSERT INTO orders VALUES (1)")
+        with pytest.raises(StoreBusy, match="begin it with BEGIN IMMEDIATE"):
+            await app.enqueue_many([prepared(app)])
 
 
 async def test_refusals_are_seen_inside_the_transaction(app: App, own: apsw.Connection) -> None:

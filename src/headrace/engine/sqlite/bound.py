@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
 import apsw
 
 from headrace.core.admission import Verdict
-from headrace.core.errors import InvalidValue
+from headrace.core.errors import InvalidValue, StoreBusy
 from headrace.core.model import NewJob
 from headrace.engine.ledger import Ledger
 from headrace.engine.protocol import JOURNAL_TOPIC, job_topic, work_topic
@@ -28,6 +29,7 @@ def insert(
     _check(connection, path)
     store = Store(connection)
     try:
+        _lock(store)
         if check(store, path) != VERSION:
             raise InvalidValue("connection", f"{path} is no store yet; open the engine once first")
         store.execute("SAVEPOINT headrace_bound")
@@ -45,8 +47,24 @@ def insert(
             raise
         store.execute("RELEASE headrace_bound")
     except apsw.Error as error:
-        raise translate(error, path) or error from error
+        raise _told(error, path) from error
     return verdicts
+
+
+def _lock(store: Store) -> None:
+    """Takes the write lock before anything is read: what others write after a first read could
+    not be waited out."""
+    with contextlib.suppress(apsw.SQLError):  # it is no store
+        store.execute("DELETE FROM logs WHERE false")
+
+
+def _told(error: apsw.Error, path: str) -> Exception:
+    if getattr(error, "extendedresult", None) == apsw.SQLITE_BUSY_SNAPSHOT:
+        return StoreBusy(
+            f"{path}: somebody else wrote since this transaction read for the first time; begin it"
+            " with BEGIN IMMEDIATE"
+        )
+    return translate(error, path) or error
 
 
 def _check(connection: object, path: str) -> None:
