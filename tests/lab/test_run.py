@@ -8,7 +8,7 @@ import pytest
 
 from headrace.testing.lab import evidence
 from headrace.testing.lab.checker import violations
-from headrace.testing.lab.deployment import SqliteDeployment
+from headrace.testing.lab.deployment import SqliteDeployment, deployment
 from headrace.testing.lab.explain import explain
 from headrace.testing.lab.faults import FAULTS
 from headrace.testing.lab.notes import Fault
@@ -22,10 +22,12 @@ def told(outcome: Outcome) -> str:
     return "\n\n".join(explain(outcome.history, violation) for violation in shown)
 
 
-async def test_every_promise_is_kept_while_everything_goes_wrong(tmp_path: Path) -> None:
-    outcome = await run(
-        SqliteDeployment(), Setup(seed=4, seconds=9, jobs=120, quiet=120), tmp_path / "run"
-    )
+@pytest.mark.parametrize(("engine", "seconds"), [("sqlite", 9), ("nats", 12)])
+async def test_every_promise_is_kept_while_everything_goes_wrong(
+    tmp_path: Path, engine: str, seconds: int
+) -> None:
+    setup = Setup(seed=4, seconds=seconds, jobs=120, quiet=120)
+    outcome = await run(deployment(engine), setup, tmp_path / "run")
     assert outcome.violations == [], told(outcome)
     history = outcome.history
     assert len(history.jobs) >= 120

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -39,6 +39,8 @@ asyncio.run(main())
 
 
 class EchoServer:
+    name = "echo"
+
     def __init__(self) -> None:
         with socket.socket() as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,6 +55,10 @@ class EchoServer:
         assert self._process.stdout is not None
         assert self._process.stdout.readline()
         self.starts += 1
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def stop(self) -> None:
         self.signal(signal.SIGTERM)
@@ -77,15 +83,15 @@ class EchoDeployment(ServerDeployment):
     name = "echo"
     port = 0
 
-    def launch(self, folder: Path) -> EchoServer:
-        return EchoServer()
+    def launch(self, folder: Path) -> list[EchoServer]:
+        return [EchoServer()]
 
     def relaunch(self, server: Server) -> None:
         assert isinstance(server, EchoServer)
         server.start()
 
-    def url(self, port: int, folder: Path) -> str:
-        return f"echo://127.0.0.1:{port}"
+    def url(self, ports: Sequence[int], folder: Path) -> str:
+        return f"echo://127.0.0.1:{ports[0]}"
 
 
 @pytest.fixture
@@ -147,9 +153,9 @@ async def test_cut_connections_break_off_and_come_back(
 
 
 async def test_refused_connections_end_at_once(deployment: EchoDeployment) -> None:
-    deployment.proxy.refusing = True
+    deployment.proxies[0].refusing = True
     assert not await echoes(deployment)
-    deployment.proxy.refusing = False
+    deployment.proxies[0].refusing = False
     assert await echoes(deployment)
 
 
@@ -157,43 +163,45 @@ async def test_stalled_connections_pass_nothing_until_they_flow(
     deployment: EchoDeployment,
 ) -> None:
     async with connected(deployment) as (reader, writer):
-        deployment.proxy.stall()
+        deployment.proxies[0].stall()
         writer.write(b"x")
         answer = asyncio.ensure_future(reader.read(1))
         done, _ = await asyncio.wait([answer], timeout=0.05)
         assert not done
-        deployment.proxy.flow()
+        deployment.proxies[0].flow()
         assert await within(answer) == b"x"
 
 
 async def test_delayed_connections_are_late_and_whole(
     deployment: EchoDeployment, scene: Scene
 ) -> None:
-    deployment.proxy.delay = 0.05
+    deployment.proxies[0].delay = 0.05
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert await echoes(deployment)
     assert loop.time() - began >= 0.1  # there and back
     scene.chance = Short()
     assert await deployment.delay_connections(scene)
-    assert deployment.proxy.delay == 0
+    assert deployment.proxies[0].delay == 0
 
 
-@pytest.mark.parametrize("fault", ["kill-server", "stop-server"])
+@pytest.mark.parametrize("fault", ["kill-server", "stop-server", "full-disk"])
 async def test_killed_server_comes_back_where_it_was(
     deployment: EchoDeployment, scene: Scene, fault: str
 ) -> None:
     scene.chance = Short()
     kinds = deployment.faults
-    assert await kinds[fault].fault(scene) == "the server"
-    assert isinstance(deployment.server, EchoServer)
-    assert deployment.server.starts == 2
+    assert await kinds[fault].fault(scene) == "echo"
+    (server,) = deployment.servers
+    assert isinstance(server, EchoServer)
+    assert server.starts == 2
     await eventually(lambda: echoes(deployment))
 
 
-async def test_frozen_server_goes_on(deployment: EchoDeployment, scene: Scene) -> None:
+@pytest.mark.parametrize("fault", ["freeze-server", "slow-server"])
+async def test_frozen_server_goes_on(deployment: EchoDeployment, scene: Scene, fault: str) -> None:
     scene.chance = Short()
-    assert await deployment.faults["freeze-server"].fault(scene) == "the server"
+    assert await deployment.faults[fault].fault(scene) == "echo"
     assert await echoes(deployment)
 
 
@@ -205,4 +213,4 @@ async def test_nothing_is_done_to_a_server_that_another_fault_has_in_hand(
     first = asyncio.ensure_future(kinds["freeze-server"].fault(scene))
     await asyncio.sleep(0)
     assert await kinds["kill-server"].fault(scene) is None
-    assert await first == "the server"
+    assert await first == "echo"

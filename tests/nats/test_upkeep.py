@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from headrace.core.change import Applied
-from headrace.core.claims import ClaimRequest, Share
+from headrace.core.change import Applied, Change
+from headrace.core.claims import Claimed, ClaimRequest, Share
 from headrace.core.errors import AppClosed, EngineUnavailable
-from headrace.core.model import Filter, Job, OnLost
+from headrace.core.model import Filter, OnLost
 from headrace.core.outcome import Completed, Detached
 from headrace.core.queue import QueueSettings
 from headrace.engine.nats import NatsEngine, session, upkeep
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.session import Session
+from headrace.engine.nats.tickets import Place
+from headrace.engine.nats.wire.errors import Disconnected
 from headrace.testing.conformance.bench import ACTIVE, LEASE, Bench, key
 from headrace.testing.nats import NatsServer
 from tests.support import eventually
@@ -99,36 +101,34 @@ async def test_lease_that_waits_for_an_operator_is_watched_no_longer(real: RealB
 
 
 async def test_jobs_whose_claim_failed_after_they_started_come_with_the_next(
-    real: RealBench,
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for id in ("warm", "a", "b"):
         await real.add(id)
     await real.run()  # from here on the queue is known
-    done = await real.start()
-    ending = await real.settled(done, Completed())
-    points: list[str] = []
+    ending = await real.settled(await real.start(), Completed())
+    home = await session_of(real)
+    finish = home.committer.finish
 
-    def fault(point: str) -> None:
-        points.append(point)
-        if points.count("after_commit") == 2:
-            engine.fault = None
+    async def failing() -> None:
+        if "b" in home.held:
+            monkeypatch.undo()
             raise EngineUnavailable("the answer is lost")
+        await finish()
 
-    async def claim() -> tuple[Job, ...]:
-        shares = (Share("q", 5),)
-        request = ClaimRequest(
-            service="svc", worker="w1", shares=shares, limit=5, lease=LEASE, now=real.now
-        )
-        claimed = await engine.claim(request, [ending])
-        assert [type(answer) for answer in claimed.answers] == [Applied]
-        return claimed.jobs
-
-    engine = real.engine
-    assert isinstance(engine, NatsEngine)
-    engine.fault = fault
+    monkeypatch.setattr(home.committer, "finish", failing)
     with pytest.raises(EngineUnavailable):
-        await claim()
-    assert [(job.id, job.tries) for job in await claim()] == [("b", 1)]
+        await settle_and_claim(real, ending)
+    claimed = await settle_and_claim(real, ending)
+    assert [type(answer) for answer in claimed.answers] == [Applied]
+    assert [(job.id, job.tries) for job in claimed.jobs] == [("b", 1)]
+
+
+async def settle_and_claim(bench: Bench, *changes: Change) -> Claimed:
+    request = ClaimRequest(
+        service="svc", worker="w1", shares=(Share("q", 5),), limit=5, lease=LEASE, now=bench.now
+    )
+    return await bench.engine.claim(request, changes)
 
 
 # Settings
@@ -190,3 +190,72 @@ async def test_forked_child_opens_the_engine_for_itself(bench: Bench) -> None:
     assert id == "reopened"
     assert await bench.exists("reopened")
     assert (await bench.add("b")).id == "b"
+
+
+# Tickets
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+async def test_job_without_a_ticket_is_lined_up_again(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch, delay: int
+) -> None:
+    monkeypatch.setattr(upkeep, "MISSED", 0)
+    await real.add("warm")
+    await real.run()
+    await real.add("a", delay=delay)
+    home = await session_of(real)
+    line = home.line(Place("svc", "q"))
+
+    async def lose() -> bool:
+        tickets, _ = await line.gather(10, paused=False)
+        line.give_up(tickets)
+        return bool(tickets)
+
+    await eventually(lose)
+    await home.connection.flush()
+    assert await real.claim() == []
+
+    async def claimed() -> list[str]:
+        await real.prune()
+        return await real.claimed_ids()
+
+    assert await eventually(claimed) == ["a"]
+
+
+async def test_jobs_that_stand_in_line_are_not_lined_up_again(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MISSED", 0)
+    for id in ("a", "b"):
+        await real.add(id)
+    home = await session_of(real)
+    before = home.js.highest
+    await real.prune()
+    assert home.js.highest == before
+    assert await real.claimed_ids() == ["a", "b"]
+
+
+async def test_no_job_starts_before_the_slot_that_it_takes_was_left(real: RealBench) -> None:
+    """The connection breaks off after the outcome was sent, and before the next start is."""
+    for id in ("warm", "a", "b"):
+        await real.add(id)
+    await real.run()
+    done = await real.start()
+    ending = await real.settled(done, Completed())
+    home = await session_of(real)
+    store, subjects = home.js.store, list[bytes]()
+
+    def losing(subject: bytes, payload: bytes, headers: bytes = b"") -> asyncio.Future[int]:
+        subjects.append(subject)
+        if subject.endswith(b".completed") and len(subjects) == 1:
+            lost = asyncio.get_running_loop().create_future()
+            lost.set_exception(Disconnected("the connection was lost"))
+            return lost
+        return store(subject, payload, headers)
+
+    home.js.store = losing  # pyright: ignore[reportAttributeAccessIssue]
+    claimed = await settle_and_claim(real, ending)
+    assert [job.id for job in claimed.jobs] == ["b"]
+    (answer,) = claimed.answers
+    assert isinstance(answer, Applied)
+    assert answer.job.version < claimed.jobs[0].version

@@ -45,6 +45,7 @@ class NatsServer:
         self.jetstream, self._sync, self.config = jetstream, sync, config
         """What it is started with the next time."""
         self._routes: Sequence[int] | None = None
+        self._advertise = True
         self._base = ""
 
     @property
@@ -144,9 +145,9 @@ class NatsServer:
 
     # inside
 
-    def join(self, port: int, routes: Sequence[int]) -> None:
+    def join(self, port: int, routes: Sequence[int], advertise: bool = True) -> None:
         """Makes it a member of a cluster, from its next start on."""
-        self._route_port, self._routes = port, routes
+        self._route_port, self._routes, self._advertise = port, routes, advertise
 
     def _meta_ready(self) -> bool:
         meta = self.look("jsz").get("meta_cluster", {})
@@ -188,7 +189,7 @@ class NatsServer:
             routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self._routes)
             parts.append(
                 f'cluster {{ name: "headrace", listen: "127.0.0.1:{self._route_port}",'
-                f" routes: [{routes}] }}\n"
+                f" routes: [{routes}], no_advertise: {str(not self._advertise).lower()} }}\n"
             )
         return "".join(parts)
 
@@ -210,7 +211,11 @@ class NatsServer:
 class NatsCluster:
     """Several servers that replicate streams among each other."""
 
-    def __init__(self, size: int = 3, *, sync: str = "2m", config: str = "") -> None:
+    def __init__(
+        self, size: int = 3, *, sync: str = "2m", config: str = "", advertise: bool = True
+    ) -> None:
+        """Unless they `advertise`, clients learn of no other server than those in their URL."""
+        self._advertise = advertise
         self.servers = [
             NatsServer(name=f"n{number}", sync=sync, config=config) for number in range(1, size + 1)
         ]
@@ -229,7 +234,7 @@ class NatsCluster:
             routes = [reserved.enter_context(_reserved()) for _ in self.servers]
             ports: list[int] = [route.getsockname()[1] for route in routes]
             for server, route in zip(self.servers, routes, strict=True):
-                server.join(route.getsockname()[1], ports)
+                server.join(route.getsockname()[1], ports, self._advertise)
                 route.close()
                 server.start(wait=False)
         self.wait_healthy()

@@ -67,8 +67,24 @@ class Watch:
         self.rests: list[tuple[Line, Ticket]] = []
 
 
-class Settling:
-    """Changes that are made with a claim, before it: in the same step where that takes one."""
+class Settling(Protocol):
+    """Changes that are made with a claim: no slot is taken before it was left, whatever breaks."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether they are on their way."""
+        ...
+
+    async def begin(self) -> Sequence[asyncio.Future[Answer]]:
+        """Sees to it that they are made; what is started must come after what is returned, or in
+        one step with it."""
+        ...
+
+    async def answers(self) -> Sequence[Answer]: ...
+
+
+class Asked:
+    """Changes that the committer makes: in one step with the start of jobs where that takes it."""
 
     def __init__(
         self, ask: Callable[[Change], asyncio.Future[Answer]], changes: Sequence[Change]
@@ -80,14 +96,13 @@ class Settling:
     def asked(self) -> bool:
         return len(self._asked) == len(self._changes)
 
-    def ask(self) -> None:
-        """Has them made, unless that was asked for already."""
+    async def begin(self) -> Sequence[asyncio.Future[Answer]]:
         if not self.asked:
             self._asked = [self._ask(change) for change in self._changes]
+        return self._asked
 
-    async def answers(self) -> list[Answer]:
-        self.ask()
-        return await asyncio.gather(*self._asked)
+    async def answers(self) -> Sequence[Answer]:
+        return await asyncio.gather(*await self.begin())
 
 
 async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claimed:
@@ -244,10 +259,10 @@ class _Look:
             for ticket in tickets
             if _tells(ticket) and about[part := job_part(ticket.whose)] == 1
         }
-        settling.ask()
+        after = await settling.begin()
         wanted = about.keys() - self._told.keys()
         try:
-            claimed = await home.committer.ask(self._work, wanted, request.now, self._tell)
+            claimed = await home.committer.ask(self._work, wanted, request.now, self._tell, after)
         except _Narrow as narrow:
             await settling.answers()  # the next look is to see them
             for line, tickets in self._lines.items():

@@ -84,10 +84,23 @@ class Ask(Generic[T]):
         wanted: Iterable[Part],
         now: int,
         know: Callable[[Transaction], None] | None,
+        after: Sequence[asyncio.Future[Any]],
     ) -> None:
         self.work, self.wanted, self.now, self.know = work, list(wanted), now, know
+        self._after = after
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.attempts = 0
+
+    def waits(self) -> set[asyncio.Future[Any]]:
+        """What it comes after and that is not stored yet."""
+        return {answer for answer in self._after if not answer.done()}
+
+    def trouble(self) -> BaseException | None:
+        """Why something that it comes after will not be stored."""
+        for answer in self._after:
+            if answer.done() and not answer.cancelled() and (error := answer.exception()):
+                return error
+        return None
 
 
 Ran = tuple[Ask[Any], Any, set[str]]
@@ -128,11 +141,13 @@ class Committer:
         wanted: Iterable[Part],
         now: int,
         know: Callable[[Transaction], None] | None = None,
+        after: Sequence[asyncio.Future[Any]] = (),
     ) -> asyncio.Future[T]:
         """Runs an operation, together with all others that are asked for in the same round of the
         event loop and in their order; the answer comes once it is stored. `know` tells the
-        transaction what the caller has read already; it counts for the first attempt only."""
-        ask = Ask(work, wanted, now, know)
+        transaction what the caller has read already; it counts for the first attempt only. It is
+        stored not before the operations whose answers it comes `after`, and not without them."""
+        ask = Ask(work, wanted, now, know, after)
         self._asks.append(ask)
         self._stirred.set()
         if self._runner is None:
@@ -150,15 +165,39 @@ class Committer:
                 if self._asks and len(self._storing) < AT_ONCE:
                     await self._next()
                 else:
-                    self._stirred.clear()
-                    await self._stirred.wait()
+                    await self._stir()
         finally:
             self._runner = None
 
+    async def _stir(self) -> None:
+        """Waits until something else can be done."""
+        self._stirred.clear()
+        if self._asks or self._storing:
+            await self._stirred.wait()
+
+    def _taken(self) -> list[Ask[Any]]:
+        """The next operations that can be run: what they come after is stored, or among them."""
+        group: list[Ask[Any]] = []
+        later: list[Ask[Any]] = []
+        while self._asks and len(group) < GROUP:
+            ask = self._asks.popleft()
+            if ask.answer.done():
+                continue
+            if trouble := ask.trouble():
+                _fail([ask], trouble)
+                continue
+            waits = ask.waits()
+            able = not waits or waits <= {other.answer for other in group}
+            (group if able else later).append(ask)
+        self._asks.extendleft(reversed(later))
+        return group
+
     async def _next(self) -> None:
         """Runs the next group and sends it on its way."""
-        group = [self._asks.popleft() for _ in range(min(GROUP, len(self._asks)))]
-        group = [ask for ask in group if not ask.answer.done()]
+        group = self._taken()
+        if not group:
+            await self._stir()
+            return
         before = list(self._storing.values())
         try:
             transaction, run = await self._decide(group)
@@ -278,7 +317,11 @@ class Committer:
                 await self._again(_asks(batches[0], ran), trouble)  # all of it, on what is read
                 return
         for component in components(transaction):
-            await self._store(self._batch(transaction, component, ran), ran)
+            batch = self._batch(transaction, component, ran)
+            if any(ask.waits() for ask in _asks(batch, ran)):
+                self._asks.extend(_asks(batch, ran))  # what it comes after was not stored
+            else:
+                await self._store(batch, ran)
 
     async def _store(self, batch: Batch, ran: Sequence[Ran]) -> None:
         match await self._try(batch, ran):
@@ -381,7 +424,7 @@ def _resuming(job_id: str, at: int) -> Work[None]:
     return lambda ledger, _: ledger.resume(job_id, at)
 
 
-def _fail(asks: Iterable[Ask[Any]], error: Exception) -> None:
+def _fail(asks: Iterable[Ask[Any]], error: BaseException) -> None:
     for ask in asks:
         if not ask.answer.done():
             ask.answer.set_exception(error)

@@ -194,22 +194,21 @@ class NatsEngine:
         session = await self._session()
         if session.owed.get(request.worker):
             answers = await self.apply(changes)
-            return Claimed(_owed(session, request), request.now, tuple(answers))
+            return _handed_out(session, _owed(session, request), answers)
         ends = plain.endable(session, changes)
-        ending: plain.Ending | claiming.Settling
-        if ends is not None:
-            ending = plain.Ending(session, ends, _asking(session))  # before any job is started
-            settling = claiming.Settling(_asking(session), ())
-        else:
-            ending = settling = claiming.Settling(_asking(session), changes)
+        settling = (
+            claiming.Asked(_asking(session), changes)
+            if ends is None
+            else plain.Ending(session, ends, _asking(session))
+        )
         claimed = await claiming.claim(session, request, settling)
         try:
-            answers = await ending.answers()
+            answers = await settling.answers()
             await session.committer.finish()
         except BaseException:
             session.owed.setdefault(request.worker, []).extend(claimed.jobs)
             raise
-        return replace(claimed, answers=tuple(answers))
+        return _handed_out(session, claimed, answers)
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         session = await self._session()
@@ -307,13 +306,18 @@ class NatsEngine:
         return await checkup(await self._session(), self._home.location, now)
 
 
-def _owed(session: Session, request: ClaimRequest) -> tuple[Job, ...]:
+def _owed(session: Session, request: ClaimRequest) -> Claimed:
     """Jobs that were started for a worker which could not be told, as far as their leases go."""
-    owed = session.owed.pop(request.worker)
+    owed = session.owed.pop(request.worker, [])
     owed = [job for job in owed if (job.lease_until or 0) > request.now]
     if owed[request.limit :]:
         session.owed[request.worker] = owed[request.limit :]
-    return tuple(owed[: request.limit])
+    return Claimed(tuple(owed[: request.limit]), request.now)
+
+
+def _handed_out(session: Session, claimed: Claimed, answers: Sequence[Answer]) -> Claimed:
+    jobs = tuple(job for job in claimed.jobs if session.hand_out(job))
+    return replace(claimed, jobs=jobs, answers=tuple(answers))
 
 
 def _check_sizes(groups: Sequence[Sequence[NewJob]], most: int) -> None:

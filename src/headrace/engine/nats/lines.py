@@ -337,6 +337,20 @@ class Line:
                 await self._home.js.store_batch([Pending(subject, body, block(lines))])
             self.forget()
 
+    async def idle(self) -> bool:
+        """Whether nothing stands in the lines, and nobody has anything of theirs in hand."""
+        if self.kept:
+            return False
+        for name in await self.names():
+            subject = f"CONSUMER.INFO.{self._home.layout.stream}.{self.consumer(name)}"
+            try:
+                found = await self._home.js.api(subject)
+            except WireError:
+                return False
+            if found["num_pending"] or found["num_ack_pending"]:
+                return False
+        return True
+
     async def _create(self, name: str) -> None:
         layout = self._home.layout
         consumer = self.consumer(name)

@@ -413,6 +413,7 @@ class Ending:
     ) -> None:
         """`otherwise` sees to those that something happened to."""
         self._home, self._ends, self._otherwise = home, ends, otherwise
+        self._answers: list[Answer] | None = None
         if ends:
             reach(home, "before_commit")
         self._sent = [self._send(held, job) for _, held, job in ends]
@@ -424,8 +425,23 @@ class Ending:
         subject = self._home.layout.prefix(job.spec) + job.event.encode()
         return send(self._home, Pending(subject, body, guard(self._home, job, held.last)))
 
+    @property
+    def asked(self) -> bool:
+        return True
+
+    async def begin(self) -> Sequence[asyncio.Future[Answer]]:
+        """Returns when they are stored: what is sent after them may be so before, if the connection
+        breaks in between."""
+        await self.answers()
+        return ()
+
     async def answers(self) -> list[Answer]:
         """What became of them."""
+        if self._answers is None:
+            self._answers = await self._read()
+        return self._answers
+
+    async def _read(self) -> list[Answer]:
         home = self._home
         found, trouble = await stored(home, self._sent)
         if trouble:

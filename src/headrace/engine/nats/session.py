@@ -52,6 +52,9 @@ DOCUMENTS, LINES = "documents", "lines"
 FRESH = 5.0
 """Seconds for which settings of queues are believed."""
 
+HANDED_OUT = 10_000
+"""So many jobs are known to have been handed out; far more than run at a time."""
+
 CENSUS_KINDS = frozenset({"settings", "census", "waiting", "notes"})
 
 
@@ -79,6 +82,8 @@ class Session:
         self.committer = Committer(self)
         self.owed: dict[str, list[Job]] = {}
         """By worker, jobs that were started for it, though it could not be told."""
+        self._handed_out: dict[str, int] = {}
+        """Jobs that claims have handed out lately, with their tokens."""
         self._settings: dict[Place, QueueSettings] = {}
         self._settings_read = 0.0
         self._reading: asyncio.Task[None] | None = None
@@ -373,6 +378,17 @@ class Session:
         """What the committer remembers of these jobs is out of date."""
         if ids:
             self.committer.forget(*ids)
+
+    def hand_out(self, job: Job) -> bool:
+        """Whether this start of the job is handed out for the first time. Of two claims that lost
+        their answers, each may take it for its own."""
+        if self._handed_out.get(job.spec.id) == job.token:
+            return False
+        self._handed_out.pop(job.spec.id, None)
+        self._handed_out[job.spec.id] = job.token
+        if len(self._handed_out) > HANDED_OUT:
+            del self._handed_out[next(iter(self._handed_out))]
+        return True
 
     def ring_here(self, topic: str) -> None:
         """Wakes those who listen in this process."""

@@ -24,6 +24,7 @@ SAFE = 3
 
 _NO_STREAM = 10059
 _EXISTS = 10058
+_TOO_FEW_PEERS = frozenset({10005, 10023, 10074})
 
 
 class StreamState(Struct, frozen=True):
@@ -74,7 +75,7 @@ async def ensure(
     with translated(f"opening the stream {layout.stream}"):
         found = await info(js, layout)
         if found is None:
-            found = await _create(js, layout, replicas or _replicas(server))
+            found = await _create_somehow(js, layout, server, replicas)
         elif differs(layout, found["config"], replicas):
             found = await _reconcile(js, layout, found, replicas)
     return StreamState(
@@ -114,9 +115,24 @@ def differs(layout: Layout, have: dict[str, Any], replicas: int | None) -> bool:
     return any((have.get(name) or None) != (value or None) for name, value in config.items())
 
 
+async def _create_somehow(
+    js: JetStream, layout: Layout, server: dict[str, Any], replicas: int | None
+) -> dict[str, Any]:
+    """With as many replicas as are asked for, else with as many as the cluster allows."""
+    if replicas is None and server.get("cluster"):
+        try:
+            return await _create(js, layout, SAFE)
+        except ApiError as error:
+            if error.err_code not in _TOO_FEW_PEERS:
+                raise
+    return await _create(js, layout, replicas or 1)
+
+
 async def _create(js: JetStream, layout: Layout, replicas: int) -> dict[str, Any]:
     try:
-        return await js.api(f"STREAM.CREATE.{layout.stream}", wanted(layout, replicas))
+        made = await js.api(f"STREAM.CREATE.{layout.stream}", wanted(layout, replicas))
+        # Whoever comes second is told a time of creation of its own.
+        return await info(js, layout) or made
     except PermissionDenied:
         raise EngineError(
             f"there is no stream {layout.stream}, and this user may not make it; open it once as"
@@ -127,10 +143,6 @@ async def _create(js: JetStream, layout: Layout, replicas: int) -> dict[str, Any
         if found is None:
             raise
         return found  # somebody else was quicker
-
-
-def _replicas(server: dict[str, Any]) -> int:
-    return SAFE if peers(server) >= SAFE else 1
 
 
 def peers(server: dict[str, Any]) -> int:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from headrace.core.actions import lapses
 from headrace.core.admission import Holder
-from headrace.core.model import Filter, Job, Page
-from headrace.core.states import FINAL, WAITING, State
+from headrace.core.model import Filter, Job, Page, Stage
+from headrace.core.states import CLAIMABLE, FINAL, WAITING, State
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import documents
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import WINDOW
 from headrace.engine.nats.session import Session
-from headrace.engine.nats.tickets import LEASE, Place
-from headrace.engine.nats.transaction import Known, Part, Transaction, job_part
+from headrace.engine.nats.tickets import LEASE, RUN, Place
+from headrace.engine.nats.transaction import Known, Part, Timer, Transaction, job_part
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import Prune
+
+log = logging.getLogger("headrace.nats")
 
 MOST = 400
 """So many jobs are deleted in one step."""
@@ -132,6 +135,41 @@ def _note_missed(session: Session, now: int) -> None:
     session.watch.missed |= {job.id for job in page.jobs if lapses(job)}
 
 
+async def _line_up_again(session: Session, now: int) -> None:
+    """Puts jobs back into line that can start and have no ticket: where the consumers of a queue
+    have nothing left, and nobody has anything of theirs in hand, and yet jobs have waited for long.
+    Nothing should lose a ticket; a consumer that lost its state would."""
+    counted = session.projection.count()
+    for place in {Place(c.service, c.queue) for c in counted if c.state in CLAIMABLE and c.jobs}:
+        if await session.paused(place):
+            continue
+        waiting = Filter(service=place.service, queue=place.queue, states=CLAIMABLE)
+        found = session.projection.find(waiting, None, MOST).jobs
+        lost = [job.id for job in found if _should_have_started(job, now)]
+        if lost and await session.line(place).idle():
+            log.warning("%d jobs of queue %s had no ticket; lined up again", len(lost), place.queue)
+            await session.committer.ask(_lining_up(lost, now), map(job_part, lost), now)
+
+
+def _should_have_started(job: Job, now: int) -> bool:
+    if job.stage is Stage.DELAYED:
+        return job.run_at <= now - MISSED
+    return job.stage is Stage.READY and job.updated_at <= now - MISSED
+
+
+def _lining_up(ids: Sequence[str], now: int) -> Callable[[Ledger, Transaction], None]:
+    def work(_: Ledger, transaction: Transaction) -> None:
+        for job_id in ids:
+            job = transaction.job(job_id)
+            if job is not None and _should_have_started(job, now):
+                if job.stage is Stage.DELAYED:
+                    transaction.watch(Timer(job.service, job.queue, f"{RUN}.{job.id}", now))
+                else:
+                    transaction.save(job, job)
+
+    return work
+
+
 # Retention
 
 
@@ -140,6 +178,7 @@ async def prune(session: Session, order: Prune) -> int:
     await session.catch_up()
     projection = session.projection
     _note_missed(session, order.now)
+    await _line_up_again(session, order.now)
     chosen = [projection.ended(cutoff, min(order.limit, MOST)) for cutoff in order.cutoffs]
     entries, floor = projection.old_entries(order.journal_before, order.limit)
     gone = 0

@@ -41,7 +41,7 @@ class Deployment(Protocol):
 
 
 class SqliteDeployment:
-    """A file. Its disk can be full, or slow because a stranger holds the write lock."""
+    """A file. Its disk can be full or slow, and a stranger can hold the write lock."""
 
     name = "sqlite"
     unavailable_is_unwritten = True
@@ -51,7 +51,11 @@ class SqliteDeployment:
 
     @property
     def faults(self) -> Mapping[str, Kind]:
-        return {"full-disk": Kind(8, _full_disk), "slow-disk": Kind(8, self._slow_disk)}
+        return {
+            "full-disk": Kind(8, _full_disk),
+            "slow-disk": Kind(5, _slow_disk),
+            "hold-lock": Kind(6, self._hold_lock),
+        }
 
     async def start(self, folder: Path) -> str:
         self._path = folder / "jobs.db"
@@ -61,12 +65,13 @@ class SqliteDeployment:
     async def stop(self) -> None:
         self._path = None
 
-    async def _slow_disk(self, scene: Scene) -> str | None:
+    async def _hold_lock(self, scene: Scene) -> str | None:
+        """A stranger writes, and takes its time."""
         seconds = scene.chance.uniform(0.1, 0.8)
-        await asyncio.to_thread(self._hold_lock, seconds)
+        await asyncio.to_thread(self._write_slowly, seconds)
         return f"{seconds:.1f} s"
 
-    def _hold_lock(self, seconds: float) -> None:
+    def _write_slowly(self, seconds: float) -> None:
         connection = apsw.Connection(str(self._path))
         try:
             connection.set_busy_timeout(5000)
@@ -74,9 +79,19 @@ class SqliteDeployment:
             time.sleep(seconds)
             connection.execute("ROLLBACK")
         except apsw.BusyError:
-            return  # a frozen process has the lock: slow enough
+            return  # a frozen process has the lock: long enough
         finally:
             connection.close()
+
+
+async def _slow_disk(scene: Scene) -> str | None:
+    """Every write of every process takes some milliseconds longer."""
+    scene.panel.lag = scene.chance.uniform(0.001, 0.02)
+    try:
+        await asyncio.sleep(scene.chance.uniform(0.3, 1.5))
+    finally:
+        scene.panel.lag = 0.0
+    return "all processes"
 
 
 async def _full_disk(scene: Scene) -> str | None:
@@ -96,13 +111,20 @@ async def _full_disk(scene: Scene) -> str | None:
     return f"{len(members)} processes" if members else None
 
 
-def _nats() -> Deployment:
-    from headrace.testing.lab.nats import NatsDeployment
+def _nats(nodes: int) -> Callable[[], Deployment]:
+    def make() -> Deployment:
+        from headrace.testing.lab.nats import NatsDeployment
 
-    return NatsDeployment()
+        return NatsDeployment(nodes)
+
+    return make
 
 
-DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {"sqlite": SqliteDeployment, "nats": _nats}
+DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
+    "sqlite": SqliteDeployment,
+    "nats": _nats(1),
+    "nats3": _nats(3),
+}
 """Every engine that the lab can drive, by its name."""
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from headrace.testing.lab.history import Plan
 
-_SIZE = 16
+_SIZE = 24
 
 
 class Panel:
-    """The clock's offset in milliseconds, and whether the run is to become quiet."""
+    """The clock's offset in milliseconds, whether the run is to become quiet, and how slow the disk
+    is."""
 
     def __init__(self, path: Path) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -46,6 +47,15 @@ class Panel:
     @calm.setter
     def calm(self, calm: bool) -> None:
         self._numbers[1] = int(calm)
+
+    @property
+    def lag(self) -> float:
+        """Seconds that every write to the disk takes longer."""
+        return self._numbers[2] / 1_000_000
+
+    @lag.setter
+    def lag(self, seconds: float) -> None:
+        self._numbers[2] = round(seconds * 1_000_000)
 
     def close(self) -> None:
         self._numbers.release()

@@ -19,6 +19,9 @@ import msgspec
 
 from headrace.app.app import App
 from headrace.core.errors import EngineUnavailable
+from headrace.testing.lab.children import FOLDER
+from headrace.testing.lab.conduct import Conduct
+from headrace.testing.lab.disk import SlowDisk
 from headrace.testing.lab.handlers import Eavesdropper, Handlers, open_app
 from headrace.testing.lab.history import Plan
 from headrace.testing.lab.notes import Began, Notes
@@ -47,11 +50,13 @@ def main(role: str, index: str, incarnation: str, where: str, lab: str) -> None:
     logging.getLogger("headrace").addHandler(Eavesdropper(notes))
     notes.write(Began(role=role))
     panel = Panel(folder / "panel")
+    _disk = SlowDisk(panel) if plan.engine == "sqlite" else None  # as long as the process lives
     app = open_app(plan, panel)
     seed = f"{plan.seed}/{role}/{index}/{incarnation}"
     random.seed(seed)  # ids and jitter too
     if role == "worker":
-        Handlers(app, plan, panel, notes)
+        os.environ[FOLDER] = where
+        Handlers(app, Conduct(plan.seed, panel, notes))
         _work(app, plan)
     else:
         producer = Producer(app, notes, random.Random(seed))

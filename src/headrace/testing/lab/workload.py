@@ -24,8 +24,8 @@ QUEUES: dict[str, QueueRules] = {
 """`gate` is the one that is paused now and then."""
 
 PAUSED = "gate"
-TYPES = ("step", "plod")
-"""An async handler, and one that runs in a thread."""
+TYPES = ("step", "plod", "crunch")
+"""An async handler, one that runs in a thread, and one that runs in a child process."""
 
 MOODS: dict[str, dict[str, int]] = {
     "easy": {"return": 70, "nap": 30},
@@ -70,7 +70,7 @@ def plain(chance: Random) -> dict[str, Any]:
     queue = chance.choices(list(QUEUES), [30, 15, 8, 10, 8, 6, 6])[0]
     mood = chance.choices(list(MOODS), [55, 30, 15])[0]
     return {
-        "type": chance.choices(TYPES, [85, 15])[0],
+        "type": chance.choices(TYPES, [82, 13, 5])[0],
         "payload": {"mood": mood, "tenant": "none"},
         "queue": queue,
         "max_tries": chance.randint(2, 5),
