@@ -161,6 +161,31 @@ class TestProgressAndLogs:
         assert error
         assert error.message == "level: 'loud' is not one of debug, info, warn, error"
 
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("current", "3"),
+            ("current", True),
+            ("total", float("nan")),
+            ("total", 10**400),
+            ("step", 3),
+            ("message", b"x"),
+        ],
+    )
+    async def test_progress_of_the_wrong_kind_is_refused_and_nothing_is_written(
+        self, timed: App, field: str, value: Any
+    ) -> None:
+        @timed.task(max_tries=1)
+        async def handler(ctx: JobContext) -> None:
+            ctx.progress(**{field: value})
+
+        ref = await handler.enqueue()
+        await run_until_idle(timed)
+        job = await ref.get()
+        assert job.error
+        assert (job.error.type, job.progress) == ("headrace.core.errors.InvalidValue", None)
+        assert job.error.message.startswith(f"{field}: ")
+
     async def test_unchanged_progress_is_written_once(self, timed: App) -> None:
         @timed.task
         async def handler(ctx: JobContext) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from headrace.app.options import text
 from headrace.core import actions
 from headrace.core.change import Applied, Change
-from headrace.core.codec import Decoder
+from headrace.core.codec import Decoder, text
 from headrace.core.errors import JobFailed, JobNotFound, Refused
 from headrace.core.event import Event
 from headrace.core.model import Job, Progress

@@ -9,11 +9,11 @@ import msgspec
 
 from headrace.app.detached import DetachedJob
 from headrace.app.jobref import JobRef
-from headrace.app.options import text
 from headrace.app.queues import Queue, QueueInfo
 from headrace.core import keys
 from headrace.core.actions import release
 from headrace.core.change import Applied
+from headrace.core.codec import text
 from headrace.core.errors import InvalidValue
 from headrace.core.event import Event
 from headrace.core.model import Counted, Filter, Job, KeyStatus

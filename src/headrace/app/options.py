@@ -13,7 +13,6 @@ import msgspec
 from headrace.core import codec, keys, retry
 from headrace.core.errors import InvalidValue
 from headrace.core.model import (
-    MAX_MESSAGE,
     MAX_METADATA,
     Dedup,
     DedupMode,
@@ -136,13 +135,6 @@ def moment(field: str, value: object) -> int:
             field, f"{value!r} has no time zone; say which one, e.g. datetime.now(UTC)"
         )
     return round(value.timestamp() * 1000)
-
-
-def text(field: str, value: object) -> str:
-    """A text for people, as every store takes it."""
-    if not isinstance(value, str):
-        raise InvalidValue(field, f"{value!r} is not a text")
-    return codec.storable(value[:MAX_MESSAGE])
 
 
 def _name(field: str, value: object) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from headrace.core import codec
 from headrace.core.change import Answer, Case, Change, Guard, Write
 from headrace.core.errors import HeadraceError, InvalidValue, PayloadTooLarge
-from headrace.core.model import MAX_MESSAGE, MAX_RESULT, Job, LogEntry, Progress
+from headrace.core.model import MAX_RESULT, Job, LogEntry, Progress
 from headrace.core.names import check_name
 from headrace.core.states import EventType, State
 
@@ -142,7 +142,12 @@ class JobContext:
     ) -> None:
         """Says how far the handler is. Written in the background, in order, never late for the
         outcome."""
-        progress = Progress(step and _bounded(step), message and _bounded(message), current, total)
+        progress = Progress(
+            None if step is None else codec.text("step", step),
+            None if message is None else codec.text("message", message),
+            None if current is None else codec.number("current", current),
+            None if total is None else codec.number("total", total),
+        )
         if progress != self._sent:
             self._sent = progress
             self._send(Write(event=EventType.PROGRESS, at=self._desk.now(), progress=progress))
@@ -151,7 +156,7 @@ class JobContext:
         """Keeps a line with the job (the newest 1,000 stay)."""
         if level not in _LEVELS:
             raise InvalidValue("level", f"{level!r} is not one of {', '.join(_LEVELS)}")
-        entry = LogEntry(self._desk.now(), level, _bounded(str(message)))
+        entry = LogEntry(self._desk.now(), level, codec.text("message", str(message)))
         self._send(Write(event=EventType.LOGGED, at=entry.at, logs=(entry,)))
 
     def _send(self, write: Write) -> None:
@@ -221,10 +226,6 @@ def _seconds(field: str, value: float | timedelta) -> float:
     if not 0 <= seconds <= 1e10:
         raise InvalidValue(field, f"{value!r} is not a sensible number of seconds")
     return seconds
-
-
-def _bounded(text: str) -> str:
-    return codec.storable(text[:MAX_MESSAGE])
 
 
 def detached_token(job: Job) -> str:

@@ -7,6 +7,7 @@ candidates per page, and the page's cursor goes on from there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Bound, Store, Value, texts
 from headrace.engine.sqlite.store import seqs as bound_seqs
 from headrace.engine.statements import LARGEST
+
+log = logging.getLogger("headrace.sqlite")
 
 SCAN = 10_000
 """A page looks at no more candidates than this."""
@@ -179,8 +182,27 @@ def _fetch(
     where = "".join(f" AND {sql}" for sql, _ in conditions)
     values = [value for _, bound in conditions for value in bound]
     sql = f"{statement('find_jobs')}{where} ORDER BY seq DESC LIMIT ?)"
-    found = fetch_jobs(store, sql, [bound_seqs(part), *values, at_most])
+    try:
+        found = fetch_jobs(store, sql, [bound_seqs(part), *values, at_most])
+    except msgspec.DecodeError:
+        return _readable(store, part, (sql, values), at_most)
     return sorted(found, key=lambda job: -job.seq)
+
+
+def _readable(
+    store: Store, part: list[int], query: tuple[str, list[Value | Bound]], at_most: int
+) -> list[Job]:
+    """One by one: a job that cannot be read must not hide the others, from upkeep least of all."""
+    sql, values = query
+    found: list[Job] = []
+    for seq in part:
+        try:
+            found += fetch_jobs(store, sql, [bound_seqs([seq]), *values, 1])
+        except msgspec.DecodeError as error:
+            log.error("the job with sequence %d cannot be read and is left out: %s", seq, error)
+        if len(found) == at_most:
+            break
+    return found
 
 
 def _below(numbers: list[int], seq: int) -> list[int]:
