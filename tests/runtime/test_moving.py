@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -206,6 +207,25 @@ class TestDetached:
                 timed.detached(token)
         with pytest.raises(JobNotFound):
             await timed.detached("nobody.1").complete()
+
+    async def test_words_and_times_that_make_no_sense_are_refused(
+        self, timed: App, outside
+    ) -> None:
+        ref, detached = await self.start(timed, outside)
+        wrong: list[tuple[str, Any]] = [
+            ("message", lambda: detached.fail(cast(Any, 3))),
+            ("type", lambda: detached.fail("no", type=cast(Any, ValueError))),
+            ("timeout", lambda: detached.renew(0)),
+            ("timeout", lambda: detached.renew(-1)),
+            ("timeout", lambda: detached.renew(float("nan"))),
+        ]
+        for field, call in wrong:
+            with pytest.raises(InvalidValue, match=f"^{field}: "):
+                await call()
+        assert (await ref.get()).state is State.ACTIVE
+        job = await detached.fail("half \ud800 character", retry=False)
+        assert job.error
+        assert job.error.message == "half \\ud800 character"
 
     async def test_result_over_the_limit_is_refused(self, timed: App, outside) -> None:
         ref, detached = await self.start(timed, outside)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.app.options import milliseconds
+from headrace.app.options import milliseconds, positive
 from headrace.core import codec, outcome
 from headrace.core.change import Applied, NotApplied
 from headrace.core.errors import InvalidValue, JobNotFound, PayloadTooLarge, Refused
@@ -39,7 +39,7 @@ class DetachedJob:
 
     async def fail(self, message: str, *, type: str = "Failed", retry: bool = True) -> Job:
         """The try failed; without `retry`, the job fails at once."""
-        problem = Problem(type, message)
+        problem = Problem(codec.text("type", type), codec.text("message", message))
         return await self._settle(outcome.Failed(problem) if retry else outcome.Terminated(problem))
 
     async def move_to(
@@ -54,7 +54,7 @@ class DetachedJob:
 
     async def renew(self, timeout: float | timedelta) -> Job:
         """Gives the job so much more time from now."""
-        until = self._app.clock.now() + milliseconds("timeout", timeout)
+        until = self._app.clock.now() + positive("timeout", timeout)
         return await self._settle(outcome.Detached(until))
 
     async def _settle(self, result: Outcome) -> Job:

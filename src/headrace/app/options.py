@@ -141,9 +141,16 @@ def _name(field: str, value: object) -> None:
     check_name(field, value)
 
 
-def _positive(field: str, value: object) -> None:
-    if milliseconds(field, value) <= 0:
+def positive(field: str, value: object) -> int:
+    """A duration that is not nothing."""
+    found = milliseconds(field, value)
+    if found <= 0:
         raise InvalidValue(field, f"{value!r} is not a positive number of seconds")
+    return found
+
+
+def _positive(field: str, value: object) -> None:
+    positive(field, value)
 
 
 def _duration(field: str, value: object) -> None:

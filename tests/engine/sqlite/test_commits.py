@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import multiprocessing
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,8 @@ import pytest
 
 from headrace.core.admission import Outcome
 from headrace.core.errors import EngineUnavailable, StoreBusy, StoreFull
-from headrace.engine.sqlite import SqliteEngine
+from headrace.engine.sqlite import SqliteEngine, wake
+from headrace.engine.sqlite.lane import Answers, Ask, Lane
 from headrace.testing.conformance import Bench
 
 
@@ -149,6 +151,51 @@ async def test_write_whose_answer_was_lost_can_be_repeated(engine: SqliteEngine)
 
     assert verdict.outcome is Outcome.ACCEPTED
     assert len(await bench.events("a")) == 1
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_commit_that_cannot_be_announced_is_answered(
+    path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = SqliteEngine(path, direct=direct)
+    await engine.open()
+    bench = Bench(engine)
+    folder = wake.directory(str(path))
+    assert folder
+    (folder / "1-1.ear").touch()
+
+    def no_more(*_: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wake.socket, "socket", no_more)
+        for id in "ab":
+            assert (await asyncio.wait_for(bench.add(id), 10)).id == id
+
+    assert caplog.text.count("other processes are not told of commits") == 1
+    assert (await asyncio.wait_for(bench.add("c"), 10)).id == "c"
+    await engine.close()
+
+
+@pytest.mark.parametrize("here", [False, True])
+async def test_lane_that_fails_answers_with_a_typed_error_and_goes_on(here: bool) -> None:
+    wrong: list[BaseException] = [ValueError("odd"), ValueError("again")]
+
+    def serve(asks: list[Ask[int]]) -> bool:
+        if wrong:
+            raise wrong.pop()
+        answers = Answers()
+        for ask in asks:
+            answers.add(ask, ask.work(7))
+        answers.send()
+        return True
+
+    lane = Lane[int]("lane", lambda asks: serve(asks) and None, serve if here else None)
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="lane failed: ValueError"):
+            await asyncio.wait_for(lane.ask(lambda n: n), 10)
+    assert await asyncio.wait_for(lane.ask(lambda n: n), 10) == 7
+    await asyncio.to_thread(lane.stop)
 
 
 async def test_store_held_by_a_stranger_is_busy_and_then_free(path: Path) -> None:

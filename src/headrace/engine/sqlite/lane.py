@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections import defaultdict
@@ -15,6 +16,8 @@ from headrace.engine.sqlite.wanted import Wanted
 
 T = TypeVar("T")
 Subject = TypeVar("Subject")
+
+log = logging.getLogger("headrace.sqlite")
 
 _MOST = 1000
 """At most so many asks are served in one go."""
@@ -150,6 +153,10 @@ class Lane(Generic[Subject]):
         served = True
         try:
             served = not asks or self._serve_here(asks)
+        except BaseException as error:
+            self._broken(asks, error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             with self._lock:
                 self._serving = False
@@ -164,13 +171,24 @@ class Lane(Generic[Subject]):
             with self._lock:
                 asks = self._taken()
             if asks:
-                self._serve(asks)
+                try:
+                    self._serve(asks)
+                except BaseException as error:  # without the thread, whoever asks waits for ever
+                    self._broken(asks, error)
             with self._lock:
                 self._serving = False
                 if self._waiting:
                     self._go_on()
                 elif not self._open:
                     return
+
+    def _broken(self, asks: list[Ask[Subject]], error: BaseException) -> None:
+        """Answers for those that have no answer yet: the first to settle a future wins."""
+        log.error("%s failed; it goes on", self._thread.name, exc_info=error)
+        answers, reason = Answers(), EngineUnavailable(f"{self._thread.name} failed: {error!r}")
+        reason.__cause__ = error
+        answers.fail(asks, reason)
+        answers.send()
 
     def _go_on(self) -> None:
         """What was asked meanwhile goes back to its event loops, which may be quicker; with the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from headrace.engine.sqlite.turn import Turn
 from headrace.engine.sqlite.wake import Ear, Post, directory
 from headrace.engine.sqlite.writer import Reach, Writer
 
+log = logging.getLogger("headrace.sqlite")
+
 Fault = Callable[[str], None]
 
 
@@ -29,6 +32,7 @@ class Session:
         folder = directory(location.path)
         self.writer = Writer(location, store, Turn(folder), self.announce, reach)
         self._post = Post(folder)
+        self._mute = False
         self.ear = Ear(location, folder, hub, head)
         self.reader = Reader(location)
 
@@ -37,7 +41,18 @@ class Session:
         self.ear.saw(span)
         if topics:
             self._hub.ring(topics)
+            self._tell_others(topics, span)
+
+    def _tell_others(self, topics: set[str], span: Span) -> None:
+        """They look by themselves too, so that a word lost costs them a quarter of a second."""
+        try:
             self._post.send(topics, span, self.ear.path)
+        except OSError as error:
+            if not self._mute:
+                log.warning("other processes are not told of commits: %s", error)
+            self._mute = True
+        else:
+            self._mute = False
 
     def stop(self) -> None:
         """Commits what was asked, answers what was read, and ends the threads."""

@@ -192,7 +192,10 @@ class Ear:
         if self._folder is None:
             return
         path = str(self._folder / f"{os.getpid()}-{next(_number)}{SUFFIX}")
-        ear = _datagram()
+        try:
+            ear = _datagram()
+        except OSError:  # out of file descriptors: there is the look every quarter of a second
+            return
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # of a process long gone that had our number

@@ -151,8 +151,8 @@ class Writer:
             return False
         for ask, answer, error in done.answers:
             answers.add(ask, answer, error)
-        self._announce(done.topics, done.span)
         answers.send()
+        self._announce(done.topics, done.span)
         return bool(done.topics)
 
     def _explained(self, error: Exception) -> Exception:
