@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidValue
-from headrace.core.outcome import custom_delay
+from headrace.core.outcome import Failed, Problem, custom_delay, settle
+from headrace.core.queue import DEFAULTS
 from headrace.core.retry import (
     HOUR,
+    LONGEST,
     MINUTE,
     POLICIES,
     SECOND,
@@ -21,6 +25,7 @@ from headrace.core.retry import (
     check,
     policy,
 )
+from tests.core.jobs import running
 
 NEUTRAL = {"1m": 0.5, "10m": 0.1, "1h": 0.1}
 """The chance at which a named policy waits exactly its interval."""
@@ -137,3 +142,15 @@ def test_custom_delay_is_in_seconds_and_never_negative() -> None:
     error = ValueError("x")
     assert custom_delay(lambda n, e: n * 1.5 if e is error else 0, 2, error) == 3000
     assert custom_delay(lambda n, e: -5, 1, error) == 0
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e300, 10**400, LONGEST / 1000 + 1])
+def test_custom_delay_that_makes_no_sense_is_refused(seconds: float) -> None:
+    with pytest.raises(InvalidValue, match=r"^retry: "):
+        custom_delay(lambda n, e: seconds, 1, ValueError())
+
+
+@pytest.mark.parametrize("after", [LONGEST + 1, 1 << 80])
+def test_no_delay_is_longer_than_the_longest(after: int) -> None:
+    change = settle(running(), Failed(Problem("E", "x"), after), 1000, 0.5, DEFAULTS)
+    assert change.cases[0].write.run_at == 1000 + LONGEST

@@ -275,7 +275,11 @@ class TestSignals:
         async def other() -> None:
             raise Custom
 
-        for task in (one, other):
+        @timed.task(retry=lambda number, error: 1e300)
+        async def third() -> None:
+            raise Custom
+
+        for task in (one, other, third):
             ref = await task.enqueue()
             await run_until_idle(timed)
             job = await ref.get()

@@ -157,7 +157,7 @@ class TestPanics:
 
         async def broken_async(*_: object) -> None:
             called.append(2)
-            raise RuntimeError
+            raise error
 
         @timed.task
         async def work(ctx: JobContext) -> str:

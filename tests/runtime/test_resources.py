@@ -137,6 +137,48 @@ class TestResources:
             assert await second.result(10) == "slow"
         assert made == [1]
 
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), BaseException("odd")])
+    @pytest.mark.parametrize("kind", ["plain", "async", "generator", "async generator"])
+    async def test_provider_that_raises_to_end_the_process_fails_the_try(
+        self, timed: App, kind: str, error: BaseException
+    ) -> None:
+        def plain() -> Database:
+            raise error
+
+        async def coroutine() -> Database:
+            raise error
+
+        def generator() -> Iterator[Database]:
+            raise error
+            yield
+
+        async def async_generator() -> AsyncIterator[Database]:
+            raise error
+            yield
+
+        providers = {
+            "plain": plain,
+            "async": coroutine,
+            "generator": generator,
+            "async generator": async_generator,
+        }
+        timed.resource(providers[kind])
+
+        @timed.task(max_tries=1)
+        async def use(db: Database = provided()) -> None: ...
+
+        @timed.task
+        async def other() -> str:
+            return "alive"
+
+        refs = await use.enqueue(), await other.enqueue()
+        await within(run_until_idle(timed))
+        failed = await refs[0].get()
+        assert failed.state is State.DEAD
+        assert failed.error
+        assert repr(error) in failed.error.traceback or str(error) in failed.error.traceback
+        assert await refs[1].result() == "alive"
+
     async def test_missing_provider_is_named(self, timed: App) -> None:
         @timed.task(max_tries=1)
         async def use(db: Database = provided()) -> None: ...
@@ -168,11 +210,14 @@ class TestResources:
         with pytest.raises(InvalidValue, match=r"^db: a provided parameter needs an annotation"):
             timed.task(type="t")(lambda db=provided(): None)
 
-    async def test_resource_that_cannot_be_closed_does_not_stop_the_stop(self, timed: App) -> None:
+    @pytest.mark.parametrize("error", [RuntimeError("close failed"), SystemExit(1)])
+    async def test_resource_that_cannot_be_closed_does_not_stop_the_stop(
+        self, timed: App, error: BaseException
+    ) -> None:
         @timed.resource
         def database() -> Iterator[Database]:
             yield Database("x")
-            raise RuntimeError("close failed")
+            raise error
 
         @timed.task
         async def use(db: Database = provided()) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 import click
 from click.exceptions import Exit
 
+from headrace.app import bulk
 from headrace.app.app import App
 from headrace.app.queues import QueueInfo
 from headrace.cli import shapes
@@ -168,9 +169,9 @@ async def _leases(app: App, engine: Engine, workers: bool) -> list[Check]:
     now = app.clock.now()
     active = frozenset({State.ACTIVE})
     wanted = Filter(service=app.service, states=active, lease_until=now - LAPSED)
-    page = await engine.find(wanted, limit=500)
-    blocked = [job for job in page.jobs if job.key and job.key.on_lost is OnLost.BLOCK]
-    stuck = len(page.jobs) - len(blocked)
+    lapsed = [job async for jobs in bulk.pages(engine, wanted) for job in jobs]
+    blocked = [job for job in lapsed if job.key and job.key.on_lost is OnLost.BLOCK]
+    stuck = len(lapsed) - len(blocked)
     checks: list[Check] = []
     if stuck:
         text = f"{plural(stuck, 'active job')} with a lease that ran out"

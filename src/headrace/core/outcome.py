@@ -248,9 +248,9 @@ def _exhausted(error: TryError, now: int, settings: QueueSettings) -> Write:
 
 
 def _delay(job: Job, after: int | None, chance: float, settings: QueueSettings) -> int:
-    if after is not None:
-        return max(0, after)
-    return max(0, (job.spec.retry or settings.retry).delay(job.tries, chance))
+    if after is None:
+        after = (job.spec.retry or settings.retry).delay(job.tries, chance)
+    return min(max(0, after), retry.LONGEST)
 
 
 def _error(job: Job, problem: Problem, now: int) -> TryError:
@@ -270,5 +270,7 @@ def _kept(write: Write, settings: QueueSettings) -> Write:
 
 
 def custom_delay(function: retry.RetryFunction, number: int, error: BaseException) -> int:
-    """The delay that a task's own callable asks for, in milliseconds."""
-    return max(0, round(function(number, error) * 1000))
+    """The delay that a task's own callable asks for, in milliseconds; InvalidValue for one that
+    makes no sense."""
+    seconds = function(number, error)
+    return 0 if seconds < 0 else retry.milliseconds(seconds)

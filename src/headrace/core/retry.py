@@ -115,13 +115,13 @@ def policy(value: object) -> RetryPolicy:
         case bool():
             raise InvalidValue("retry", f"{value!r} is not a retry policy")
         case int() | float():
-            return check(Steps((_milliseconds(value),)))
+            return check(Steps((milliseconds(value),)))
         case list() | tuple():
             delays: list[int] = []
             for item in value:  # pyright: ignore[reportUnknownVariableType]
                 if isinstance(item, bool) or not isinstance(item, int | float):
                     raise InvalidValue("retry", f"{item!r} is not a number of seconds")
-                delays.append(_milliseconds(item))
+                delays.append(milliseconds(item))
             return check(Steps(tuple(delays)))
         case _ if callable(value):
             return Custom()
@@ -137,7 +137,8 @@ LONGEST = 10**13
 """No delay is longer, in milliseconds: three centuries."""
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
+    """A delay from seconds, or InvalidValue for one that makes no sense."""
     if not 0 <= seconds <= LONGEST / 1000:
         raise InvalidValue("retry", f"{seconds!r} is not a sensible number of seconds")
     return round(seconds * 1000)

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.core.errors import InvalidValue
+from headrace.core.errors import HeadraceError, InvalidValue
 from headrace.runtime.handler import Handler
 
 Provider = Callable[[], Any]
@@ -45,6 +45,12 @@ class Resources:
             del self._made[kind]
 
     async def _make(self, provider: Provider) -> Any:
+        try:
+            return await self._provided(provider)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise _tamed(error) from error
+
+    async def _provided(self, provider: Provider) -> Any:
         manager: contextlib.AbstractAsyncContextManager[Any]
         if inspect.isasyncgenfunction(provider):
             manager = contextlib.asynccontextmanager(provider)()
@@ -70,6 +76,13 @@ class Resources:
             raise ExceptionGroup("resources could not be closed", errors)
 
 
+def _tamed(error: BaseException) -> Exception:
+    """What a task may raise: SystemExit and KeyboardInterrupt would end the event loop."""
+    if isinstance(error, Exception):
+        return error
+    return HeadraceError(f"a resource raised {error!r}; taken as a failure")
+
+
 class _Open:
     """A context manager in a task of its own, which enters it and leaves it again: task groups
     and the like do not let another task do that."""
@@ -84,9 +97,12 @@ class _Open:
             async with manager as value:
                 self.value.set_result(value)
                 await self._closing.wait()
-        except Exception as error:
+        except asyncio.CancelledError:
+            self.value.cancel()
+            raise
+        except BaseException as error:
             if self.value.done():
-                raise
+                raise _tamed(error) from error
             self.value.set_exception(error)
 
     async def close(self) -> None:

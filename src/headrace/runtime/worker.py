@@ -221,7 +221,9 @@ class Worker:
         for hook in self._equipment.on_stop:
             try:
                 await _call(hook)
-            except Exception:
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
                 log.exception("a stop hook failed")
         try:
             await self._resources.close()
@@ -451,7 +453,9 @@ class Worker:
 async def _logged(job_id: str, following: Awaitable[object]) -> None:
     try:
         await following
-    except Exception:
+    except asyncio.CancelledError:
+        raise
+    except BaseException:  # from a task, SystemExit would end the event loop
         log.exception("call_after of job %s failed", job_id)
 
 

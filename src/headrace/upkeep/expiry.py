@@ -11,8 +11,11 @@ from headrace.engine.protocol import Engine
 
 async def expire_overdue(engine: Engine, now: int, limit: int = 500) -> int:
     """Ends overdue jobs; returns how many."""
-    page = await engine.find(Filter(states=WAITING, expires_until=now), limit=limit)
-    if not page.jobs:
-        return 0
-    answers = await engine.apply([expire(job, now) for job in page.jobs])
-    return sum(isinstance(answer, Applied) for answer in answers)
+    wanted, cursor, expired = Filter(states=WAITING, expires_until=now), None, 0
+    while True:
+        page = await engine.find(wanted, cursor, limit)
+        answers = await engine.apply([expire(job, now) for job in page.jobs]) if page.jobs else []
+        expired += sum(isinstance(answer, Applied) for answer in answers)
+        if page.cursor is None:
+            return expired
+        cursor = page.cursor

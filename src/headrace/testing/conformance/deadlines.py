@@ -6,6 +6,7 @@ from headrace.core import actions
 from headrace.core.outcome import Detached, Expired, Returned
 from headrace.core.states import EventType, State
 from headrace.testing.conformance.bench import LEASE, Bench, made, refused
+from headrace.upkeep.expiry import expire_overdue
 
 
 class Deadlines:
@@ -73,6 +74,11 @@ class Deadlines:
         assert len(await bench.expire()) == 3
         assert await bench.states("delayed", "blocked", "ready") == [State.EXPIRED] * 3
         assert await bench.state("future") is State.PENDING
+
+    async def test_upkeep_goes_on_where_a_page_of_overdue_jobs_ends(self, bench: Bench) -> None:
+        for n in range(5):
+            await bench.add(f"j{n}", ttl=100)
+        assert await expire_overdue(bench.engine, bench.tick(100), limit=2) == 5
 
     async def test_retry_is_expired_at_the_deadline(self, bench: Bench) -> None:
         await bench.add("a", deadline=bench.now + 1000)
