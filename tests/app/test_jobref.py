@@ -20,7 +20,9 @@ from headrace import (
     State,
     Terminate,
 )
+from headrace.core.retention import SEEN
 from headrace.testing import ManualClock, run_until_idle, running
+from headrace.upkeep.retention import prune
 from tests.support import eventually, story
 
 
@@ -279,3 +281,17 @@ class TestActions:
     async def test_refs_are_of_their_own_app(self, timed: App, work) -> None:
         ref: JobRef[int] = await work.enqueue()
         assert (await timed.job(ref.id).details()).job == await ref.get()
+
+
+async def test_result_that_is_not_kept_is_there_for_those_who_wait_and_then_gone(
+    timed: App, clock: ManualClock
+) -> None:
+    await timed.queue("default").set(retention={"completed": 0}, force=True)
+    ref = await timed.task(type="t")(lambda: 7).enqueue()
+    waiting = asyncio.ensure_future(ref.result(10))
+    await run_until_idle(timed)
+    assert await waiting == 7
+    clock.advance(SEEN / 1000)
+    assert await prune(await timed.engine(), clock.now()) == 1
+    with pytest.raises(JobNotFound):
+        await ref.result()

@@ -25,7 +25,7 @@ from headrace.core.outcome import (
     Uncounted,
     settle,
 )
-from headrace.core.queue import DEFAULTS, QueueSettings, Retention
+from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.retry import AtOnce, Steps
 from headrace.core.states import FINAL, EventType, State, next_state
 from tests.core.jobs import NOW, new, running
@@ -106,25 +106,6 @@ def test_last_try_changes_only_what_counts_as_a_failure(outcome: Outcome, event:
     assert written(exhausted, outcome).event is (E.DEAD if fails else event)
     plain = QueueSettings(dead_letters=False)
     assert written(exhausted, outcome, settings=plain).event is (E.FAILED if fails else event)
-
-
-@pytest.mark.parametrize("rule", [Retention(age=0), Retention(count=0)], ids=["age", "count"])
-@pytest.mark.parametrize(("outcome", "event"), EVERY, ids=NAMES)
-def test_end_is_discarded_exactly_where_retention_says_so(
-    outcome: Outcome, event: EventType, rule: Retention
-) -> None:
-    everything = QueueSettings(retention=dict.fromkeys(FINAL, rule))
-    ends = next_state(State.ACTIVE, event) in FINAL
-    assert written(running(), outcome, settings=everything).discards is ends
-    others = QueueSettings(retention={s: rule for s in FINAL if s != str(event)})
-    assert not written(running(), outcome, settings=others).discards
-
-
-def test_exhausted_and_cancelled_ends_are_discarded_too() -> None:
-    everything = QueueSettings(retention=dict.fromkeys(FINAL, Retention(age=0)))
-    assert written(running(tries=3), Failed(PROBLEM), settings=everything).discards
-    asked = running(cancelling="please")
-    assert written(running(), Returned(), asked, everything).discards
 
 
 def test_completion_keeps_the_result_and_clears_the_error() -> None:

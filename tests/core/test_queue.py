@@ -25,7 +25,7 @@ from headrace.core.queue import (
     dangers,
     decode,
 )
-from headrace.core.retention import Cutoff, cutoffs
+from headrace.core.retention import SEEN, Cutoff, cutoffs
 from headrace.core.retry import HOUR, Linear, Steps
 from headrace.core.states import FINAL, State
 from tests.core.jobs import NOW
@@ -173,8 +173,8 @@ def test_cutoffs_are_those_that_can_delete() -> None:
         retention={C: Retention(10, 3), State.DEAD: Retention(None, 5), State.FAILED: Retention()}
     )
     made = {cutoff.state: cutoff for cutoff in cutoffs({("svc", "q"): chosen}, NOW)}
-    assert made[C] == Cutoff("svc", "q", C, NOW - 10, 3)
-    assert made[State.DEAD] == Cutoff("svc", "q", State.DEAD, None, 5)
+    assert made[C] == Cutoff("svc", "q", C, NOW - 10, 3, NOW - SEEN)
+    assert made[State.DEAD] == Cutoff("svc", "q", State.DEAD, None, 5, NOW - SEEN)
     assert State.FAILED not in made
     assert made[State.CANCELLED].ended_before == NOW - 30 * DAY
     assert set(made) == FINAL - {State.FAILED}

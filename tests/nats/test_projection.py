@@ -206,7 +206,7 @@ async def test_ended_jobs_that_may_go_are_those_of_the_reference(
         await bench.complete(job)
         bench.tick(20)
     ended_before = None if before is None else start + before
-    cutoff = Cutoff("svc", "q", State.COMPLETED, ended_before, keep)
+    cutoff = Cutoff("svc", "q", State.COMPLETED, ended_before, keep, start + 90)
     chosen = (await engine.look()).ended(cutoff, limit)
     order = Prune(now=bench.now, cutoffs=(cutoff,), journal_before=0, limit=limit)
     assert len(chosen) == await MemoryEngine.prune(engine, order)

@@ -15,7 +15,7 @@ from headrace.core import retry
 from headrace.core.change import Case, Change, Guard, Write
 from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, OnLost, TryError
 from headrace.core.queue import QueueSettings
-from headrace.core.states import EventType, State, next_state
+from headrace.core.states import EventType, State
 
 _ACTIVE = frozenset({State.ACTIVE})
 
@@ -121,7 +121,7 @@ def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
     if write.event in _ENDS:
         cases = (_case(job, write, None, lapsed),)
     else:
-        cancelled = _kept(Write(event=EventType.CANCELLED, at=now, reason=job.cancelling), settings)
+        cancelled = Write(event=EventType.CANCELLED, at=now, reason=job.cancelling)
         cases = (_case(job, write, False, lapsed), _case(job, cancelled, True, lapsed))
     return Change(job, cases, leaves_trace=lapsed is None)
 
@@ -146,7 +146,7 @@ def _case(job: Job, write: Write, cancelling: bool | None, lapsed: int | None) -
 def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueSettings) -> Write:
     match outcome:
         case Completed(result=result):
-            write = Write(event=EventType.COMPLETED, at=now, result=result, error=None)
+            return Write(event=EventType.COMPLETED, at=now, result=result, error=None)
         case Failed(problem=problem, after=after):
             return _failed(job, problem, after, now, chance, settings)
         case Uncounted(problem=problem, after=after):
@@ -160,17 +160,15 @@ def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
                 reason="not counted",
             )
         case Terminated(problem=problem):
-            write = Write(event=EventType.FAILED, at=now, error=_error(job, problem, now))
+            return Write(event=EventType.FAILED, at=now, error=_error(job, problem, now))
         case Snoozed(until=until):
             return Write(
                 event=EventType.SNOOZED, at=now, run_at=max(until, now), tries=job.tries - 1
             )
         case Cancelled(reason=reason):
-            write = Write(
-                event=EventType.CANCELLED, at=now, reason=reason or job.cancelling or None
-            )
+            return Write(event=EventType.CANCELLED, at=now, reason=reason or job.cancelling or None)
         case Expired():
-            write = Write(event=EventType.EXPIRED, at=now, reason="deadline passed while running")
+            return Write(event=EventType.EXPIRED, at=now, reason="deadline passed while running")
         case Detached(until=until):
             if job.deadline is not None:
                 until = min(until, job.deadline)
@@ -193,7 +191,6 @@ def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
             return _lost(job, contended, now, chance, settings)
         case _:
             assert_never(outcome)
-    return _kept(write, settings)
 
 
 def _failed(
@@ -214,14 +211,11 @@ def _failed(
 def _lost(job: Job, contended: bool, now: int, chance: float, settings: QueueSettings) -> Write:
     if job.deadline is not None and job.deadline <= now:
         gone = "nobody settled it" if job.detached else "its worker is gone"
-        return _kept(
-            Write(
-                event=EventType.EXPIRED,
-                at=now,
-                reason=f"deadline passed; {gone}",
-                takeover=not job.detached,
-            ),
-            settings,
+        return Write(
+            event=EventType.EXPIRED,
+            at=now,
+            reason=f"deadline passed; {gone}",
+            takeover=not job.detached,
         )
     if job.detached:
         problem = Problem("DetachedTimeout", "nobody settled the detached job in time")
@@ -230,7 +224,7 @@ def _lost(job: Job, contended: bool, now: int, chance: float, settings: QueueSet
         job, Problem("LeaseLost", f"worker {job.worker} stopped renewing its lease"), now
     )
     if contended and supersedable(job):
-        return _kept(Write(event=EventType.STALE, at=now, error=error, takeover=True), settings)
+        return Write(event=EventType.STALE, at=now, error=error, takeover=True)
     if job.tries >= job.max_tries:
         return msgspec.structs.replace(_exhausted(error, now, settings), takeover=True)
     # Its due time stays as it was: it has waited its turn already.
@@ -244,7 +238,7 @@ def supersedable(job: Job) -> bool:
 
 def _exhausted(error: TryError, now: int, settings: QueueSettings) -> Write:
     event = EventType.DEAD if settings.dead_letters else EventType.FAILED
-    return _kept(Write(event=event, at=now, error=error), settings)
+    return Write(event=event, at=now, error=error)
 
 
 def _delay(job: Job, after: int | None, chance: float, settings: QueueSettings) -> int:
@@ -259,14 +253,6 @@ def _error(job: Job, problem: Problem, now: int) -> TryError:
         half = MAX_TRACEBACK // 2
         trace = f"{trace[:half]}\n… {len(trace) - 2 * half} characters left out …\n{trace[-half:]}"
     return TryError(now, job.tries, problem.type, problem.message[:MAX_MESSAGE], trace)
-
-
-def _kept(write: Write, settings: QueueSettings) -> Write:
-    """The same write, deleting the job at once where retention says so."""
-    kept = settings.kept(next_state(State.ACTIVE, write.event) or State.DISMISSED)
-    if kept.age == 0 or kept.count == 0:
-        return msgspec.structs.replace(write, discards=True)
-    return write
 
 
 def custom_delay(function: retry.RetryFunction, number: int, error: BaseException) -> int:

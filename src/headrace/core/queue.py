@@ -26,7 +26,7 @@ class Discard(StrEnum):
 class Retention(Struct, frozen=True, omit_defaults=True):
     """How long ended jobs are kept: by age, by count, or by the stricter of both.
 
-    None keeps for ever; an age of 0 deletes as soon as the event is in the journal.
+    None keeps for ever; 0 only until whoever waited can have seen how the job ended.
     """
 
     age: int | None = None

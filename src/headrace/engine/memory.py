@@ -403,15 +403,10 @@ class MemoryEngine:
                 ),
                 key=lambda job: (job.finished_at or 0, job.seq),
             )
-            excess = 0 if cutoff.keep is None else max(0, len(ended) - cutoff.keep)
             old = [
                 job
-                for index, job in enumerate(ended)
-                if index < excess
-                or (
-                    cutoff.ended_before is not None
-                    and (job.finished_at or 0) <= cutoff.ended_before
-                )
+                for place, job in enumerate(ended, 1)
+                if cutoff.lets_go(job.finished_at or 0, len(ended) - place)
             ][: order.limit]
             for job in old:
                 ledger.discard(job, order.now)

@@ -59,17 +59,14 @@ def prune(records: SqlRecords, ledger: Ledger, order: Prune) -> int:
 def _ended(records: SqlRecords, cutoff: Cutoff, limit: int) -> list[Job]:
     """The jobs that a cut-off lets go, oldest first."""
     service, queue, state = cutoff.service, cutoff.queue, cutoff.state
-    excess = 0
-    if cutoff.keep is not None:
-        excess = max(0, records.counted(service, queue, state) - cutoff.keep)
-    if cutoff.ended_before is None and not excess:
+    total = 0 if cutoff.keep is None else records.counted(service, queue, state)
+    if cutoff.ended_before is None and total <= (cutoff.keep or 0):
         return []
     found = records.ended(service, queue, state, limit)
-    before = cutoff.ended_before
     old = [
         seq
-        for index, (seq, finished_at) in enumerate(found)
-        if index < excess or (before is not None and finished_at <= before)
+        for place, (seq, ended_at) in enumerate(found, 1)
+        if cutoff.lets_go(ended_at, total - place)
     ]
     jobs = records.by_seq(old)
     wanted = Wanted()

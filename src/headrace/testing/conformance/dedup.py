@@ -8,7 +8,6 @@ from headrace.core import actions
 from headrace.core.admission import Outcome
 from headrace.core.model import Dedup, DedupMode
 from headrace.core.outcome import Moved, Snoozed
-from headrace.core.queue import QueueSettings, Retention
 from headrace.core.states import EventType, State
 from headrace.testing.conformance.bench import Bench, key, made, refused
 
@@ -58,12 +57,6 @@ class Deduplication:
         await bench.add("expired", dedup=SIMPLE, ttl=0)
         await bench.expire()
         assert await accepted(bench, "last", SIMPLE)
-
-    async def test_key_is_freed_by_a_discarded_end(self, bench: Bench) -> None:
-        await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(age=0)}))
-        await bench.add("a", dedup=SIMPLE)
-        await bench.run()
-        assert await accepted(bench, "b", SIMPLE)
 
     async def test_refused_insert_leaves_no_key(self, bench: Bench) -> None:
         await bench.add("a")

@@ -9,6 +9,7 @@ from headrace.core.admission import Outcome
 from headrace.core.model import Dedup, DedupMode, Filter, OnParentFailure, Parent
 from headrace.core.outcome import Moved
 from headrace.core.queue import QueueSettings, Retention
+from headrace.core.retention import SEEN
 from headrace.core.states import EventType, State
 from headrace.testing.conformance.bench import Bench, made, raw
 
@@ -241,6 +242,8 @@ class Edges:
         await bench.add("child", depends_on=("discarded", "deleted"))
         await bench.run("gone", result=1)
         await bench.delete(await bench.run(result=2))
+        bench.tick(SEEN)
+        assert await bench.prune() == 1
         assert [parent.result for parent in await bench.parents("child")] == [raw(1), raw(2)]
         assert await bench.claimed_ids() == ["child"]
 

@@ -15,9 +15,9 @@ from headrace.core.outcome import (
     Terminated,
     Uncounted,
 )
-from headrace.core.queue import QueueSettings, Retention
+from headrace.core.queue import QueueSettings
 from headrace.core.retry import Steps
-from headrace.core.states import EventType, State
+from headrace.core.states import State
 from headrace.testing.conformance.bench import Bench, failed, made, raw, refused
 
 PROBLEM = Problem("ValueError", "boom", "Traceback …")
@@ -182,11 +182,3 @@ class Failure:
         bench.tick(1)
         refused(await bench.settle(job, Completed(raw(2))))
         assert (await bench.job("a")).result == raw(1)
-
-    async def test_discarded_state_deletes_the_job_after_its_event(self, bench: Bench) -> None:
-        await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(age=0)}))
-        await bench.add("a")
-        made(await bench.settle(await bench.start(), Completed()))
-        assert not await bench.exists("a")
-        assert await bench.counts() == {}
-        assert (await bench.story("a"))[-1] is EventType.COMPLETED

@@ -8,9 +8,8 @@ from headrace.core import actions
 from headrace.core.claims import Lease, Renewal
 from headrace.core.model import Job, LogEntry, Progress
 from headrace.core.outcome import Completed, Failed, Outcome, Problem, Returned, Snoozed, Terminated
-from headrace.core.queue import QueueSettings, Retention
 from headrace.core.states import EventType, State
-from headrace.testing.conformance.bench import LEASE, Bench, failed, made, refused
+from headrace.testing.conformance.bench import LEASE, Bench, made, refused
 
 PROBLEM = Problem("ValueError", "boom")
 
@@ -162,16 +161,14 @@ class Leases:
     async def test_late_finish_is_journaled_though_the_job_is_deleted_in_the_same_step(
         self, bench: Bench
     ) -> None:
-        await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(count=0)}))
         await bench.add("a")
         old = await bench.start()
-        await bench.settle(old, failed(after=0))
-        new = await bench.start()
-        changes = [await bench.settled(job, Completed()) for job in (old, new)]
-        await bench.engine.apply(changes)
+        waiting = await bench.fail(old, after=0)
+        late = await bench.settled(old, Completed())
+        await bench.engine.apply([late, actions.delete(waiting, bench.now)])
         assert (await bench.story("a"))[-2:] == [
             EventType.STALE_COMPLETION_IGNORED,
-            EventType.COMPLETED,
+            EventType.CANCELLED,
         ]
         assert not await bench.exists("a")
 

@@ -179,17 +179,15 @@ class Projection:
 
     def ended(self, cutoff: Cutoff, limit: int) -> list[Job]:
         """The jobs that may go by a cut-off, those that ended first before others."""
-        place = (cutoff.service, cutoff.queue, str(cutoff.state))
+        of = (cutoff.service, cutoff.queue, str(cutoff.state))
         with self._moment() as database:
-            counted = database.fetch(STATEMENTS["counted"], place)
+            counted = database.fetch(STATEMENTS["counted"], of)
             total = cast(int, counted[0]) if counted else 0
-            excess = 0 if cutoff.keep is None else max(0, total - cutoff.keep)
-            rows = database.decoded(_PAIRS, STATEMENTS["ended"], [*place, limit])
-            before = cutoff.ended_before
+            rows = database.decoded(_PAIRS, STATEMENTS["ended"], [*of, limit])
             old = [
                 seq
-                for index, (seq, ended_at) in enumerate(rows)
-                if index < excess or (before is not None and ended_at <= before)
+                for place, (seq, ended_at) in enumerate(rows, 1)
+                if cutoff.lets_go(ended_at, total - place)
             ]
             jobs = finding.fetch_jobs(database, old)
         return [jobs[seq] for seq in old if seq in jobs]
