@@ -79,6 +79,16 @@ class TestWhy:
         await timed.queue("default").set(rate="5/m")
         assert "is limited to 5 starts per period" in (await (await work.enqueue()).why())[0]
 
+    async def test_queue_of_weight_0_beside_others(self, timed: App, work) -> None:
+        await timed.queue("default").set(weight=0)
+        async with running(timed, queues=["default", "other"]):
+            await eventually(timed.workers)
+            ref = await work.enqueue()
+            (reason,) = await ref.why()
+            assert reason.startswith("queue 'default' has weight 0: workers that serve other")
+            async with running(timed, queues="default"):
+                await ref.wait(10)
+
     async def test_parents(self, timed: App, work) -> None:
         parent = await work.options(delay=60).enqueue()
         child = await work.options(depends_on=[parent]).enqueue()
@@ -126,11 +136,34 @@ class TestKeys:
         assert (status.name, status.queued, status.takeovers) == ("tenant:7", 2, 0)
         assert [active.id for active in status.active] == [refs[0].id]
         assert status.active[0].lease_until == job.lease_until == clock.now() + 30_000
+        assert status.heartbeats == (None,), "its worker was never heard of"
         assert [waiting.id for waiting in status.next] == [refs[1].id, refs[2].id]
         clock.advance(30)
         await run_until_idle(timed)
         assert await timed.key("tenant", 7) is None
         assert await timed.key("tenant", "7") is None
+
+    async def test_key_shows_when_its_owner_was_last_heard_of(
+        self, timed: App, clock: ManualClock
+    ) -> None:
+        started, leave = asyncio.Event(), asyncio.Event()
+
+        @timed.task(key="k")
+        async def holds() -> None:
+            started.set()
+            await leave.wait()
+
+        await holds.enqueue()
+        async with running(timed):
+            await within(started.wait())
+            clock.advance(12)
+
+            async def beaten() -> bool:
+                status = await timed.key("k")
+                return status is not None and status.heartbeats == (clock.now(),)
+
+            await eventually(beaten)
+            leave.set()
 
     async def test_one_of_a_key_runs_at_a_time_and_other_keys_do_not_wait(self, app: App) -> None:
         running_now: dict[str, int] = {}

@@ -39,6 +39,15 @@ def test_add_takes_every_option(cli: Cli) -> None:
     assert view["depends_on"] == [parent]
 
 
+def test_add_hands_the_trace_over(cli: Cli) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    parent = f"00-{trace}-b7ad6b7169203331-01"
+    job = cli.add("hello", "--request-id", "r-1", "--traceparent", parent, "--tracestate", "a=1")
+    view = cli.json("job", "view", job)
+    assert (view["request_id"], view["trace_id"]) == ("r-1", trace)
+    assert "traceparent: 'x' is not a W3C" in cli.error("job", "add", "t", "--traceparent", "x")
+
+
 def test_add_reads_the_payload_from_stdin(cli: Cli) -> None:
     added = cli("job", "add", "hello", "-", "--json", stdin=' {"name": "Eve"}\n')
     assert json.loads(added.stdout)["payload"] == {"name": "Eve"}

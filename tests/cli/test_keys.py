@@ -48,6 +48,7 @@ def test_show_tells_who_runs_and_who_waits(cli: Cli) -> None:
     assert [job["id"] for job in shape["active"]] == [owner]
     assert [job["id"] for job in shape["next"]] == jobs[1:]
     assert (shape["name"], shape["queued"], shape["takeovers"]) == ("tenant:42", 2, 0)
+    assert (shape["active"][0]["heartbeat_at"], shape["active"][0]["heartbeat_age"]) == (None, None)
     text = cli("key", "show", shape["hash"]).stdout
     assert "active     1 of 1" in text
     assert f"{owner}  hello  w-gone" in text

@@ -52,7 +52,7 @@ def assemble(
             payload=msgspec.Raw(payload),
             created_at=now,
             run_at=now,
-            context=_context(job_id, chance >> 80),
+            context=_context(job_id, chance >> 80, options),
         )
     unique = dedup(options, type, payload)
     fields: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def assemble(
         payload=msgspec.Raw(payload),
         created_at=now,
         run_at=_run_at(options, unique, now),
-        context=_context(job_id, chance >> 80),
+        context=_context(job_id, chance >> 80, options),
         deadline=_deadline(options, now),
         dedup=unique,
         key=key_limit(options, type, payload),
@@ -133,13 +133,17 @@ def _parents(job_id: str, parents: Sequence[Any]) -> tuple[str, ...]:
     return ids
 
 
-def _context(job_id: str, chance: int) -> Context:
-    """Inherited from the job that is running here, or made fresh."""
+def _context(job_id: str, chance: int, options: JobOptions) -> Context:
+    """As given; else inherited from the job that is running here; else made fresh."""
+    if "tracestate" in options and "traceparent" not in options:
+        raise InvalidValue("tracestate", "belongs to a traceparent; give both")
     parent = running.get(None)
+    inherited = None if parent is None else parent.job.spec.context
+    request_id = options.get("request_id") or (inherited.request_id if inherited else job_id)
+    if "traceparent" in options:
+        return Context(request_id, options["traceparent"], options.get("tracestate"))
     span = chance & _SPAN or 1
-    if parent is not None:
-        context = parent.job.spec.context
-        return Context(
-            context.request_id, f"{context.traceparent[:36]}{span:016x}-01", context.tracestate
-        )
-    return Context(job_id, f"00-{chance >> 64 or 1:032x}-{span:016x}-01")
+    if inherited is not None:
+        traceparent = f"{inherited.traceparent[:36]}{span:016x}-01"
+        return Context(request_id, traceparent, inherited.tracestate)
+    return Context(request_id, f"00-{chance >> 64 or 1:032x}-{span:016x}-01")

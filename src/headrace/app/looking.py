@@ -143,7 +143,14 @@ class Looking:
         """A concurrency key by its segments or its hash; None if no living job has it."""
         engine = await self.engine()
         wanted = keys.hash_of(segments) if hash is None else text("hash", hash)
-        return await engine.key(self.service, wanted)
+        status = await engine.key(self.service, wanted)
+        if status is None:
+            return None
+        beats = {worker.id: worker.beat_at for worker in await self.workers()}
+        heartbeats = tuple(
+            None if job.detached else beats.get(job.worker or "") for job in status.active
+        )
+        return msgspec.structs.replace(status, heartbeats=heartbeats)
 
     async def release_key(
         self, *segments: keys.Scalar, hash: str | None = None, reason: str = "released"
@@ -174,10 +181,12 @@ class Looking:
             for counted in await engine.count(job.service)
             if counted.queue == job.queue and counted.state is State.ACTIVE
         )
-        around.workers = sum(
-            job.queue in worker.queues and worker.service == job.service
+        serving = [
+            worker.queues
             for worker in await self.workers()
-        )
+            if job.queue in worker.queues and worker.service == job.service
+        ]
+        around.workers, around.devoted = len(serving), serving.count((job.queue,))
         return explain(job, around)
 
 

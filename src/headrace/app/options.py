@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -87,6 +88,11 @@ class JobOptions(TypedDict, total=False):
     on_parent_failure: OnParentFailure | str
     metadata: Mapping[str, Any]
     tags: Sequence[str]
+    request_id: str
+    """Whose request the job is part of; that of the running job, else the job's own id."""
+    traceparent: str
+    """The W3C trace context of the caller; that of the running job, else a new trace."""
+    tracestate: str
 
 
 _KNOWN = frozenset(JobOptions.__annotations__)
@@ -242,6 +248,21 @@ def _template(field: str, value: object) -> None:
         raise InvalidValue(field, f"{value!r} is not a list of constants and JSON pointers")
 
 
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+_TRACESTATE = re.compile(r"[ -~]{1,512}")
+_REQUEST_ID = re.compile(r"[!-~]{1,256}")
+
+
+def _like(pattern: re.Pattern[str], remedy: str) -> Callable[[str, object], None]:
+    def checker(field: str, value: object) -> None:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise InvalidValue(field, f"{value!r:.200} {remedy}")
+
+    return checker
+
+
 _CHECKS: Mapping[str, Callable[[str, object], None]] = {
     "id": _name,
     "queue": _name,
@@ -263,6 +284,11 @@ _CHECKS: Mapping[str, Callable[[str, object], None]] = {
     "on_parent_failure": _one_of(OnParentFailure),
     "metadata": _metadata,
     "tags": _tags,
+    "request_id": _like(_REQUEST_ID, "is not 1 to 256 printable ASCII characters without spaces"),
+    "traceparent": _like(
+        _TRACEPARENT, "is not a W3C traceparent: 00-<32 hex digits>-<16 hex digits>-01"
+    ),
+    "tracestate": _like(_TRACESTATE, "is not 1 to 512 printable ASCII characters"),
 }
 
 

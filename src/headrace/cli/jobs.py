@@ -40,6 +40,9 @@ class Added(TypedDict):
     max_active: int | None
     tags: tuple[str, ...]
     metadata: tuple[tuple[str, str], ...]
+    request_id: str | None
+    traceparent: str | None
+    tracestate: str | None
 
 
 job_options = options(
@@ -67,6 +70,9 @@ job_options = options(
     click.option("--max-active", type=COUNT, help="Jobs of the key at a time; 1."),
     click.option("--tag", "tags", type=Name("tag"), multiple=True, help="A tag to find it by."),
     click.option("--metadata", type=Pair(), multiple=True, help="A note kept with the job."),
+    click.option("--request-id", help="Whose request it is part of; its own id."),
+    click.option("--traceparent", help="Its W3C trace context; a new trace."),
+    click.option("--tracestate", help="What goes with the traceparent."),
 )
 
 

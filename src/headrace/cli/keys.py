@@ -13,7 +13,7 @@ from click.exceptions import Exit
 from headrace.cli import shapes
 from headrace.cli.command import Desk, Group, on_app
 from headrace.cli.output import Cell, Column, Styled, say
-from headrace.cli.text import moment, plural, span
+from headrace.cli.text import ago, moment, plural, span
 from headrace.core import keys
 from headrace.core.errors import HeadraceError
 from headrace.core.model import Job, KeyStatus, OnLost
@@ -90,19 +90,25 @@ def _status(desk: Desk, status: KeyStatus, now: int) -> None:
     )
     if status.active:
         desk.out.title("Active")
-        columns = [Column(name) for name in ("ID", "TYPE", "WORKER", "RUNS FOR", "LEASE UNTIL")]
-        desk.out.table(columns, [_owner(job, now) for job in status.active])
+        columns = [Column(name) for name in _OWNER]
+        owners = zip(status.active, status.heartbeats, strict=True)
+        desk.out.table(columns, [_owner(job, beat, now) for job, beat in owners])
     if status.next:
         desk.out.title("Next")
         for job in status.next:
             desk.out.line(f"  {job.id}  {job.shown(now)}  {job.queue}  {job.type}")
 
 
-def _owner(job: Job, now: int) -> list[Cell]:
+_OWNER = ("ID", "TYPE", "WORKER", "RUNS FOR", "HEARTBEAT", "LEASE UNTIL")
+
+
+def _owner(job: Job, heartbeat: int | None, now: int) -> list[Cell]:
     runs = span(now - job.started_at) if job.started_at else ""
     lease = moment(job.lease_until, now) if job.lease_until else ""
     lapsed = job.lease_until is not None and job.lease_until <= now
-    return [job.id, job.type, job.worker or "", runs, Styled(lease, "red") if lapsed else lease]
+    beat = "none" if heartbeat is None else ago(heartbeat, now)
+    until = Styled(lease, "red") if lapsed else lease
+    return [job.id, job.type, job.worker or "", runs, beat, until]
 
 
 @key.command("release")

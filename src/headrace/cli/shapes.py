@@ -202,7 +202,14 @@ def key(status: KeyStatus, now: int) -> Shape:
         "hash": status.hash,
         "queued": status.queued,
         "takeovers": status.takeovers,
-        "active": [job(one, now, False) for one in status.active],
+        "active": [
+            job(one, now, False)
+            | {
+                "heartbeat_at": beat and rfc3339(beat),
+                "heartbeat_age": None if beat is None else (now - beat) / 1000,
+            }
+            for one, beat in zip(status.active, status.heartbeats, strict=True)
+        ],
         "next": [job(one, now, False) for one in status.next],
     }
 

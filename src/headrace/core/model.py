@@ -259,6 +259,9 @@ class KeyStatus(Struct, frozen=True, gc=False):
     queued: int
     next: tuple[Job, ...]
     takeovers: int
+    heartbeats: tuple[int | None, ...] = ()
+    """When the worker of each active job last renewed its leases; None where it is gone, or the
+    job is detached."""
 
 
 class Counted(Struct, frozen=True, gc=False):

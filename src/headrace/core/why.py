@@ -19,7 +19,9 @@ class Surroundings:
     settings: QueueSettings
     queue_active: int = 0
     workers: int = 0
-    ahead: int | None = None
+    """How many serve the queue."""
+    devoted: int = 0
+    """How many of those serve no other."""
     key: KeyStatus | None = None
     parents: tuple[Parent, ...] = field(default_factory=tuple)
 
@@ -79,6 +81,11 @@ def _waiting(job: Job, around: Surroundings) -> list[str]:
         )
     if settings.rate is not None and not reasons:
         reasons.append(f"queue {job.queue!r} is limited to {settings.rate.count} starts per period")
+    if settings.weight == 0 and around.workers and not around.devoted:
+        reasons.append(
+            f"queue {job.queue!r} has weight 0: workers that serve other queues beside it pass it"
+            " over; raise its weight, or start a worker for it alone"
+        )
     if not around.workers:
         reasons.append(f"no worker serves queue {job.queue!r}; start one")
     return reasons or ["it is ready, and will start as soon as a worker has a free slot"]
