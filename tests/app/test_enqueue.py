@@ -15,6 +15,7 @@ from headrace import (
     KeepLast,
     KeyBusy,
     Outcome,
+    PartlyEnqueued,
     QueueFull,
     State,
     Throttle,
@@ -225,6 +226,57 @@ class TestMany:
         assert len(calls) <= 6
         assert [arguments(job)["n"] for job in await jobs(app)] == list(range(1201))
         assert all(answer.accepted for answer in answers)
+
+    @pytest.mark.parametrize("wrong", ["engine", "generator"])
+    async def test_failure_midway_carries_what_was_confirmed(self, wrong: str) -> None:
+        class Failing(MemoryEngine):
+            async def insert(self, groups, now):
+                if wrong == "engine" and groups[0][0].id == "j4":
+                    raise EngineUnavailable("away")
+                return await super().insert(groups, now)
+
+        app = App(Failing())
+        task = app.task(type="t")(lambda: None)
+
+        def source():
+            for n in range(10):
+                if wrong == "generator" and n == 6:
+                    raise EngineUnavailable("no more")
+                yield task.options(id=f"j{n}").prepare()
+
+        with pytest.raises(PartlyEnqueued, match=r"jobs were confirmed, then: ") as caught:
+            await app.enqueue_many(source(), batch=2)
+        assert isinstance(caught.value.__cause__, EngineUnavailable)
+        confirmed = [answer.ref.id for answer in caught.value.confirmed]
+        assert set(confirmed) == {job.id for job in await jobs(app)}
+        assert confirmed[:4] == ["j0", "j1", "j2", "j3"]
+
+    async def test_failure_of_the_first_chunk_is_told_as_it_is(self) -> None:
+        outage = Outage(MemoryEngine())
+        outage.down = True
+        app = App(outage)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(EngineUnavailable):
+            await app.enqueue_many([app.prepare("t")])
+
+    async def test_only_prepared_jobs_in_sensible_batches_are_taken(self, timed: App, work) -> None:
+        for jobs_in in ([work], [work.prepare(), "x"]):
+            with pytest.raises(InvalidValue, match=r"^jobs: .* is not a prepared job"):
+                await timed.enqueue_many(jobs_in)
+            with pytest.raises(InvalidValue, match=r"^jobs: .* is not a prepared job"):
+                await timed.enqueue_group(jobs_in)
+        for batch in (0, -1, 2.5, True):
+            with pytest.raises(InvalidValue, match=r"^batch: "):
+                await timed.enqueue_many([work.prepare()], batch=batch)
+        assert await jobs(timed) == []
+
+    async def test_culprit_of_a_group_is_known_whatever_its_key_says(
+        self, timed: App, work
+    ) -> None:
+        await work.options(unique="of its group").enqueue()
+        with pytest.raises(DuplicateJob):
+            await timed.enqueue_group(
+                [work.prepare(), work.options(unique="of its group").prepare()]
+            )
 
     async def test_nothing_is_nothing(self, timed: App) -> None:
         assert await timed.enqueue_many([]) == []

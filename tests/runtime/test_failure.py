@@ -18,6 +18,7 @@ from headrace import (
     Snooze,
     State,
     Terminate,
+    UndecodablePayload,
 )
 from headrace.app import bulk
 from headrace.core import actions
@@ -299,7 +300,7 @@ class TestResults:
         job = await refs[0].get()
         assert (job.state, job.tries) == (State.FAILED, 1)
         assert job.error
-        assert job.error.message.startswith("result cannot be encoded as JSON")
+        assert job.error.message.startswith("the result cannot be encoded as JSON")
         assert await refs[1].result() == 1
 
     async def test_result_over_the_limit_fails_that_job(self, timed: App) -> None:
@@ -318,6 +319,24 @@ class TestResults:
             assert error
             assert "over the limit of 1,048,576" in error.message
             assert (await ref.get()).state is State.FAILED
+
+    @pytest.mark.parametrize("wrong", ["too large", "no JSON", "result"])
+    async def test_errors_about_other_jobs_are_failed_tries(self, timed: App, wrong: str) -> None:
+        other = timed.task(type="other")(lambda x: None)
+
+        @timed.task(retry=100)
+        async def handler() -> None:
+            match wrong:
+                case "too large":
+                    await other.enqueue("x" * timed.max_payload)
+                case "no JSON":
+                    await other.enqueue(object())
+                case _:
+                    raise UndecodablePayload("another job's result")
+
+        ref = await handler.enqueue()
+        await run_until_idle(timed)
+        assert (await ref.get()).state is State.RETRY
 
     async def test_sync_function_that_returns_an_awaitable_is_awaited(self, timed: App) -> None:
         """As a decorator makes it that does not know of async functions."""

@@ -38,8 +38,8 @@ from headrace.app.looking import Looking
 from headrace.app.options import JobOptions
 from headrace.app.task import Prepared, Submission, Task, submission, unwrap
 from headrace.core import codec
-from headrace.core.admission import Verdict
-from headrace.core.errors import AppClosed, InvalidValue
+from headrace.core.admission import IN_GROUP, Verdict
+from headrace.core.errors import AppClosed, InvalidValue, PartlyEnqueued
 from headrace.core.ids import ulid
 from headrace.core.model import MAX_PAYLOAD, NewJob
 from headrace.core.names import check_name
@@ -334,30 +334,49 @@ class App(Looking):
         """Enqueues jobs of different tasks in order and answers for each separately.
 
         A generator is taken as it comes: the next jobs are prepared while the last are written.
+        Where it fails after some were confirmed, PartlyEnqueued carries the answers for those.
         """
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue("batch", f"{batch!r} is not a whole number of at least 1")
         answers: list[Submission[Any]] = []
         writing: deque[tuple[list[Prepared[Any]], _Writing]] = deque()
         source = iter(jobs)
         try:
             while chunk := list(islice(source, batch)):
-                written = asyncio.ensure_future(self.insert([(one.job,) for one in chunk]))
+                written = asyncio.ensure_future(self.insert([(job,) for job in unwrap(chunk)]))
                 writing.append((chunk, written))
                 await asyncio.sleep(0)  # hands the chunk over before the next is prepared
                 if len(writing) > 1:
-                    answers += await self._written(*writing.popleft())
+                    answers += self._written(writing[0][0], await writing[0][1])
+                    writing.popleft()
             while writing:
-                answers += await self._written(*writing.popleft())
-        finally:
-            await asyncio.gather(*(written for _, written in writing), return_exceptions=True)
+                answers += self._written(writing[0][0], await writing[0][1])
+                writing.popleft()
+        except BaseException as error:
+            answers += await self._rest(writing)
+            if answers and isinstance(error, Exception):
+                raise PartlyEnqueued(answers, error) from error
+            raise
         return answers
 
-    async def _written(
-        self, chunk: list[Prepared[Any]], written: _Writing
+    def _written(
+        self, chunk: list[Prepared[Any]], verdicts: list[tuple[Verdict, ...]]
     ) -> list[Submission[Any]]:
         return [
-            submission(self, one, verdict)
-            for one, (verdict,) in zip(chunk, await written, strict=True)
+            submission(self, one, verdict) for one, (verdict,) in zip(chunk, verdicts, strict=True)
         ]
+
+    async def _rest(
+        self, writing: Iterable[tuple[list[Prepared[Any]], _Writing]]
+    ) -> list[Submission[Any]]:
+        """The answers to those of the chunks under way that are written."""
+        answers: list[Submission[Any]] = []
+        chunks = list(writing)
+        written = await asyncio.gather(*(one for _, one in chunks), return_exceptions=True)
+        for (chunk, _), verdicts in zip(chunks, written, strict=True):
+            if not isinstance(verdicts, BaseException):
+                answers += self._written(chunk, verdicts)
+        return answers
 
     async def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[JobRef[Any]]:
         """Enqueues all of the jobs or none: a graph whose parents come before their dependents."""
@@ -368,10 +387,11 @@ class App(Looking):
         answers = [
             submission(self, one, verdict) for one, verdict in zip(prepared, verdicts, strict=True)
         ]
-        refused = [answer.error for answer in answers if answer.error is not None]
-        culprits = [error for error in refused if "of its group" not in str(error)]
-        if refused:
-            raise (culprits or refused)[0]
+        refused = [answer for answer in answers if answer.error is not None]
+        culprits = [answer for answer in refused if answer.reason != IN_GROUP]
+        for answer in (culprits or refused)[:1]:
+            assert answer.error is not None
+            raise answer.error
         return [answer.ref for answer in answers if answer.ref is not None]
 
     def insert(self, groups: Sequence[Sequence[NewJob]]) -> Awaitable[list[tuple[Verdict, ...]]]:

@@ -9,11 +9,12 @@ from msgspec import Struct
 
 from headrace.app.jobref import JobRef
 from headrace.app.options import JobOptions, check, travelling
-from headrace.core.admission import Outcome, Verdict
+from headrace.core.admission import IN_GROUP, Outcome, Verdict
 from headrace.core.codec import Decoder
 from headrace.core.errors import (
     DuplicateJob,
     EnqueueRefused,
+    InvalidValue,
     KeyBusy,
     QueueFull,
     UnknownParent,
@@ -161,10 +162,13 @@ _REFUSALS: dict[str, tuple[type[EnqueueRefused], str]] = {
         UnknownParent,
         "depends on {existing}, which does not exist; enqueue parents first or in one group",
     ),
-    "group": (EnqueueRefused, "was not written, because another job of its group was refused"),
+    IN_GROUP: (EnqueueRefused, "was not written, because another job of its group was refused"),
 }
 
 
 def unwrap(jobs: Sequence[Prepared[Any]]) -> list[NewJob]:
     """The jobs themselves."""
+    for one in jobs:
+        if not isinstance(one, Prepared):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue("jobs", f"{one!r} is not a prepared job; use task.prepare(…)")
     return [prepared.job for prepared in jobs]

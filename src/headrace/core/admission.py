@@ -37,6 +37,10 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
 
 
+IN_GROUP = "group"
+"""The reason of a job that was refused only because another of its group was."""
+
+
 class Verdict(Struct, frozen=True, gc=False, omit_defaults=True):
     """What becomes of one new job. `job` is there exactly when it was taken."""
 

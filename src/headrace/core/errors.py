@@ -11,6 +11,7 @@ HeadraceError
 │   ├── KeyBusy
 │   ├── QueueFull
 │   └── UnknownParent
+├── PartlyEnqueued               `enqueue_many` failed midway; carries what was confirmed
 ├── JobNotFound
 ├── Refused                      an action that the job's present state does not allow
 ├── MigrationNeeded              a change of queue settings that needs `force`
@@ -26,6 +27,9 @@ HeadraceError
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class HeadraceError(Exception):
@@ -86,6 +90,15 @@ class QueueFull(EnqueueRefused):
 
 class UnknownParent(EnqueueRefused):
     """A job in `depends_on` does not exist."""
+
+
+class PartlyEnqueued(HeadraceError):
+    """`enqueue_many` failed after some jobs were confirmed: `confirmed` are their submissions, the
+    cause is what went wrong. Enqueuing the others again is safe: prepared jobs keep their ids."""
+
+    def __init__(self, confirmed: Sequence[Any], cause: BaseException) -> None:
+        super().__init__(f"{len(confirmed):,} jobs were confirmed, then: {cause}")
+        self.confirmed = tuple(confirmed)
 
 
 class JobNotFound(HeadraceError):

@@ -63,7 +63,9 @@ class Ledger:
             return tuple(verdicts)
         undo()
         return tuple(
-            Verdict(Outcome.REJECTED, verdict.job_id, "group") if verdict.taken else verdict
+            Verdict(Outcome.REJECTED, verdict.job_id, admission.IN_GROUP)
+            if verdict.taken
+            else verdict
             for verdict in verdicts
         )
 

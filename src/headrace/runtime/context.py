@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.core import codec
 from headrace.core.change import Answer, Case, Change, Guard, Write
-from headrace.core.errors import HeadraceError, InvalidValue, PayloadTooLarge
+from headrace.core.errors import HeadraceError, InvalidValue, PayloadTooLarge, UnencodableValue
 from headrace.core.model import MAX_RESULT, Job, LogEntry, Progress
 from headrace.core.names import check_name
 from headrace.core.states import EventType, State
@@ -70,6 +70,8 @@ class JobContext:
     """What `call_after` was given."""
     dependencies: Mapping[str, Any] = _NOTHING
     """The parents' results by id, where the task asked for them (`load_dependencies=True`)."""
+    unfit: BaseException | None = None
+    """The error that this job's own arguments or result raised: another try would not mend it."""
     _stop: Interrupt | None = None
     _stopped: threading.Event | None = None
     _reason: str | None = None
@@ -175,10 +177,22 @@ class JobContext:
 
     def set_result(self, value: object) -> None:
         """Sets the result so far: what a handler that returns None leaves behind."""
-        result = codec.encode(value, "the result")
-        if len(result) > MAX_RESULT:
-            raise PayloadTooLarge(len(result), MAX_RESULT, "result")
-        self._result = msgspec.Raw(result)
+        self._result = self.encoded(value)
+
+    def encoded(self, value: object) -> msgspec.Raw:
+        """A result as it is stored; what cannot be one is noted as `unfit`."""
+        try:
+            raw = (
+                value
+                if isinstance(value, msgspec.Raw)
+                else msgspec.Raw(codec.encode(value, "the result"))
+            )
+            if (size := len(bytes(raw))) > MAX_RESULT:
+                raise PayloadTooLarge(size, MAX_RESULT, "result")
+        except (UnencodableValue, PayloadTooLarge) as error:
+            self.unfit = error
+            raise
+        return raw
 
     @property
     def result(self) -> Any:

@@ -13,17 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-import msgspec
-
-from headrace.core import codec, outcome, signals
-from headrace.core.errors import (
-    InvalidValue,
-    PayloadTooLarge,
-    UndecodablePayload,
-    UnencodableValue,
-    UnknownTask,
-)
-from headrace.core.model import MAX_RESULT, Job
+from headrace.core import outcome, signals
+from headrace.core.errors import InvalidValue, UndecodablePayload, UnknownTask
+from headrace.core.model import Job
 from headrace.core.outcome import Outcome, Problem
 from headrace.core.retry import Custom
 from headrace.runtime.clock import Clock
@@ -82,7 +74,11 @@ class Executor:
                 return outcome.Failed(problem_of(broken))
 
     def _call(self, handler: Handler, ctx: JobContext) -> Awaitable[Any]:
-        args, kwargs = handler.parameters.decode(ctx.job.spec.payload)
+        try:
+            args, kwargs = handler.parameters.decode(ctx.job.spec.payload)
+        except UndecodablePayload as error:
+            ctx.unfit = error
+            raise
         if handler.context_name is not None:
             kwargs[handler.context_name] = ctx
         running.set(ctx)
@@ -133,13 +129,7 @@ class Executor:
             return outcome.Moved(value.queue, value.type, value.run_at, ctx.raw_result)
         if value is None:
             return outcome.Completed(ctx.raw_result)
-        raw = (
-            value if isinstance(value, msgspec.Raw) else msgspec.Raw(codec.encode(value, "result"))
-        )
-        size = len(bytes(raw))
-        if size > MAX_RESULT:
-            raise PayloadTooLarge(size, MAX_RESULT, "result")
-        return outcome.Completed(raw)
+        return outcome.Completed(ctx.encoded(value))
 
     def interrupted(self, ctx: JobContext) -> Outcome | None:
         """What an interruption amounts to."""
@@ -161,10 +151,10 @@ class Executor:
         if isinstance(error, ChildFailed):
             return error.outcome
         problem = problem_of(error)
+        if error is ctx.unfit:
+            return outcome.Terminated(problem)
         match error:
-            case (
-                signals.Terminate() | UndecodablePayload() | UnencodableValue() | PayloadTooLarge()
-            ):
+            case signals.Terminate():
                 return outcome.Terminated(problem)
             case signals.Retry(after=after):
                 return outcome.Failed(problem, _milliseconds(after))
