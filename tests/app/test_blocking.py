@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from headrace import App, DuplicateJob, HeadraceError, JobFailed, JobNotFound, Outcome, State
+from headrace import (
+    App,
+    Detached,
+    DuplicateJob,
+    HeadraceError,
+    JobContext,
+    JobFailed,
+    JobNotFound,
+    JobRef,
+    Outcome,
+    QueueFull,
+    Refused,
+    State,
+    Task,
+)
+from headrace.app.blocking import (
+    BlockingApp,
+    BlockingDetached,
+    BlockingQueue,
+    BlockingRef,
+    BlockingTask,
+    run,
+)
+from headrace.app.detached import DetachedJob
+from headrace.app.queues import Queue
 from headrace.app.workers import rounds
+from headrace.core.queue import Kind
 from headrace.runtime.worker import WorkerOptions
+from headrace.testing import run_until_idle
 
 
 @pytest.fixture
@@ -109,18 +137,111 @@ def test_everything_else_without_a_worker(app: App) -> None:
         task.blocking.enqueue(1)
     assert [job.id for job in blocking.find(states="pending")] == ["one"]
     assert [(one.state, one.jobs) for one in blocking.count()] == [(State.PENDING, 1)]
-    blocking.pause("default")
-    blocking.set_queue("default", max_tries=20)
+    queue = blocking.queue("default")
+    queue.pause()
+    assert queue.set(max_tries=20) is Kind.UPDATE
     (info,) = blocking.queues()
-    assert (info.settings.paused, info.settings.max_tries) == (True, 20)
-    blocking.resume("default")
+    assert info == queue.info()
+    assert (info.settings.paused, queue.settings().max_tries) == (True, 20)
+    queue.resume()
+    queue.drain()
+    with pytest.raises(QueueFull):
+        task.blocking.enqueue()
+    queue.resume()
+    assert ref.set_priority(1).priority == 1
+    assert ref.run_now().run_at <= app.clock.now()
+    assert ref.free_unique().state is State.PENDING
+    assert blocking.why("one") == ["no worker serves queue 'default'; start one"]
+    assert blocking.workers() == []
+    with pytest.raises(Refused):
+        ref.replay()
+    with pytest.raises(Refused):
+        ref.dismiss()
     assert ref.cancel("enough") is True
+    assert [str(entry.event.event) for entry in blocking.events(event="cancelled")] == ["cancelled"]
     assert ref.retry().state is State.PENDING
     with pytest.raises(TimeoutError):
         ref.wait(0.05)
     ref.delete()
     with pytest.raises(JobNotFound):
         ref.get()
+    keyed = task.options(key=("tenant", 7)).blocking.enqueue()
+    status = blocking.key("tenant", 7)
+    assert status
+    assert [job.id for job in status.next] == [keyed.id]
+    assert blocking.release_key("tenant", 7) == 0
+    assert queue.purge() == 1
+    assert queue.delete() == 0
+
+
+PAIRS = [
+    (App, BlockingApp),
+    (JobRef, BlockingRef),
+    (Task, BlockingTask),
+    (Queue, BlockingQueue),
+    (DetachedJob, BlockingDetached),
+]
+BLOCKING = {pair[0].__name__: pair[1].__name__ for pair in PAIRS}
+
+APART = {
+    "App.engine": "what is below the app is for event loops",
+    "App.insert": "what is below the app is for event loops",
+    "App.work": "`run_worker` is the plain call",
+    "App.working": "a worker lives in an event loop",
+}
+"""What has no blocking twin, and why."""
+
+
+def surface(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in inspect.getmembers(kind) if name[0] != "_"}
+
+
+def waits(method: Any) -> bool:
+    """Whether it can only be used in an event loop, or gives something that can."""
+    returned = str(inspect.signature(method).return_annotation) if callable(method) else ""
+    return (
+        inspect.iscoroutinefunction(method)
+        or inspect.isasyncgenfunction(method)
+        or returned.startswith(("Awaitable", "AbstractAsync"))
+        or returned.partition("[")[0] in BLOCKING.keys() - {"Task"}
+    )
+
+
+@pytest.mark.parametrize(("kind", "twin"), PAIRS, ids=lambda kind: kind.__name__)
+def test_whatever_waits_has_a_blocking_twin_with_the_same_parameters(
+    kind: type, twin: type
+) -> None:
+    theirs, own = surface(kind), surface(twin)
+    waiting = {name for name, method in theirs.items() if waits(method)}
+    apart = {name.partition(".")[2] for name in APART if name.startswith(f"{kind.__name__}.")}
+    assert own.keys() == waiting - apart
+    assert apart <= waiting
+    for name, method in own.items():
+        parameters = inspect.signature(method).parameters.values()
+        expected = inspect.signature(theirs[name]).parameters.values()
+        assert list(map(str, parameters)) == list(map(str, expected))
+
+
+def test_detached_job_is_settled_without_an_event_loop(app: App) -> None:
+    tokens: list[str] = []
+
+    @app.task(max_tries=5, retry=0)
+    async def outside(ctx: JobContext) -> Detached:
+        leaving = ctx.detach()
+        tokens.append(leaving.token)
+        return leaving
+
+    ref = outside.blocking.enqueue()
+    run(lambda: run_until_idle(app))
+    detached = app.blocking.detached(tokens[-1])
+    assert detached.id == ref.id
+    assert detached.renew(60).detached
+    assert detached.fail("not yet").state is State.RETRY
+    run(lambda: run_until_idle(app))
+    assert app.blocking.detached(tokens[-1]).move_to("elsewhere").queue == "elsewhere"
+    run(lambda: run_until_idle(app))
+    assert app.blocking.detached(tokens[-1]).complete(7).state is State.COMPLETED
+    assert ref.result() == 7
 
 
 async def test_blocking_call_in_an_event_loop_is_refused(timed: App) -> None:

@@ -36,7 +36,7 @@ from headrace.app.engines import engine_for
 from headrace.app.jobref import JobRef
 from headrace.app.looking import Looking
 from headrace.app.options import JobOptions
-from headrace.app.task import Prepared, Submission, Task, submission, unwrap
+from headrace.app.task import BATCH, Prepared, Submission, Task, submission, unwrap
 from headrace.core import codec
 from headrace.core.admission import IN_GROUP, Verdict
 from headrace.core.errors import AppClosed, InvalidValue, PartlyEnqueued
@@ -69,9 +69,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _Writing = asyncio.Future[list[tuple[Verdict, ...]]]
-
-BATCH = 250
-"""`enqueue_many` hands over so many jobs per round trip."""
 
 
 class TaskOptions(JobOptions, total=False):

@@ -8,18 +8,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
+from headrace.app import bulk
+from headrace.app.detached import DetachedJob
 from headrace.app.jobref import JobRef, Snapshot
+from headrace.app.looking import EventFilter
+from headrace.app.queues import Queue, QueueInfo
+from headrace.app.task import BATCH, Prepared, Submission, Task
+from headrace.core import keys
 from headrace.core.errors import HeadraceError
-from headrace.core.model import Counted, Job
-from headrace.engine.protocol import Details
+from headrace.core.model import Counted, Job, KeyStatus
+from headrace.core.queue import Kind, QueueSettings
+from headrace.engine.protocol import Details, Entry
+from headrace.runtime.presence import Presence
 
 if TYPE_CHECKING:
     from headrace.app.app import App
-    from headrace.app.queues import QueueInfo
-    from headrace.app.task import Prepared, Submission, Task
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -70,6 +77,20 @@ def run(make: Callable[[], Awaitable[T]]) -> T:
     return _portal.run(_await(make))
 
 
+def iterate(source: AsyncIterator[T]) -> Iterator[T]:
+    """The same things, one after the other; it may be left early."""
+    try:
+        while True:
+            try:
+                yield run(lambda: anext(source))
+            except StopAsyncIteration:
+                return
+    finally:
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            run(close)
+
+
 class BlockingRef(Generic[R]):
     """A JobRef for code without an event loop."""
 
@@ -97,25 +118,30 @@ class BlockingRef(Generic[R]):
     def retry(self) -> Job:
         return run(self.ref.retry)
 
+    def replay(self) -> Job:
+        return run(self.ref.replay)
+
+    def dismiss(self, reason: str | None = None) -> Job:
+        return run(lambda: self.ref.dismiss(reason))
+
     def delete(self) -> None:
         return run(self.ref.delete)
+
+    def set_priority(self, priority: int) -> Job:
+        return run(lambda: self.ref.set_priority(priority))
+
+    def run_now(self) -> Job:
+        return run(self.ref.run_now)
+
+    def free_unique(self) -> Job:
+        return run(self.ref.free_unique)
 
     def why(self) -> list[str]:
         return run(self.ref.why)
 
     def watch(self) -> Iterator[Snapshot]:
         """How the job stands, then each change, until it has ended."""
-        changes = self.ref.watch()
-        try:
-            while True:
-                try:
-                    yield run(lambda: anext(changes))
-                except StopAsyncIteration:
-                    return
-        finally:
-            close = getattr(changes, "aclose", None)
-            if close is not None:
-                run(close)
+        return iterate(self.ref.watch())
 
 
 class BlockingTask(Generic[P, R]):
@@ -135,6 +161,58 @@ class BlockingTask(Generic[P, R]):
         if self._app.bound_here():
             return self._app.submit_bound(self._task.prepare(*args, **kwargs))
         return run(lambda: self._task.submit(*args, **kwargs))
+
+
+class BlockingQueue:
+    """A Queue for code without an event loop."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue, self.name = queue, queue.name
+
+    def settings(self) -> QueueSettings:
+        return run(self._queue.settings)
+
+    def info(self) -> QueueInfo:
+        return run(self._queue.info)
+
+    def set(self, *, force: bool = False, **changes: Any) -> Kind:
+        return run(lambda: self._queue.set(force=force, **changes))
+
+    def pause(self) -> None:
+        run(self._queue.pause)
+
+    def resume(self) -> None:
+        run(self._queue.resume)
+
+    def drain(self) -> None:
+        run(self._queue.drain)
+
+    def purge(
+        self, *, waiting: bool = True, ended: bool = False, progress: bulk.Progress | None = None
+    ) -> int:
+        return run(lambda: self._queue.purge(waiting=waiting, ended=ended, progress=progress))
+
+    def delete(self, *, force: bool = False) -> int:
+        return run(lambda: self._queue.delete(force=force))
+
+
+class BlockingDetached:
+    """A DetachedJob for code without an event loop."""
+
+    def __init__(self, detached: DetachedJob) -> None:
+        self._detached, self.id = detached, detached.id
+
+    def complete(self, result: object = None) -> Job:
+        return run(lambda: self._detached.complete(result))
+
+    def fail(self, message: str, *, type: str = "Failed", retry: bool = True) -> Job:
+        return run(lambda: self._detached.fail(message, type=type, retry=retry))
+
+    def move_to(self, queue: str, type: str | None = None, *, delay: float | timedelta = 0) -> Job:
+        return run(lambda: self._detached.move_to(queue, type, delay=delay))
+
+    def renew(self, timeout: float | timedelta) -> Job:
+        return run(lambda: self._detached.renew(timeout))
 
 
 class BlockingApp:
@@ -159,29 +237,45 @@ class BlockingApp:
     def job(self, job_id: str) -> BlockingRef[Any]:
         return BlockingRef(self._app.job(job_id))
 
-    def enqueue_many(self, jobs: Iterable[Prepared[Any]]) -> list[Submission[Any]]:
-        return run(lambda: self._app.enqueue_many(jobs))
+    def detached(self, token: str) -> BlockingDetached:
+        return BlockingDetached(self._app.detached(token))
+
+    def queue(self, name: str) -> BlockingQueue:
+        return BlockingQueue(self._app.queue(name))
+
+    def queues(self) -> list[QueueInfo]:
+        return run(self._app.queues)
+
+    def enqueue_many(
+        self, jobs: Iterable[Prepared[Any]], *, batch: int = BATCH
+    ) -> list[Submission[Any]]:
+        return run(lambda: self._app.enqueue_many(jobs, batch=batch))
 
     def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[BlockingRef[Any]]:
         return [BlockingRef(ref) for ref in run(lambda: self._app.enqueue_group(jobs))]
 
     def find(self, limit: int | None = 100, **wanted: Any) -> list[Job]:
-        async def collect() -> list[Job]:
-            return [job async for job in self._app.find(limit, **wanted)]
-
-        return run(collect)
+        return list(iterate(self._app.find(limit, **wanted)))
 
     def count(self) -> list[Counted]:
         return run(self._app.count)
 
-    def queues(self) -> list[QueueInfo]:
-        return run(self._app.queues)
+    def events(
+        self, after: int = 0, follow: bool = False, **wanted: Unpack[EventFilter]
+    ) -> Iterator[Entry]:
+        """The journal in order, after a sequence; with `follow`, it goes on as things happen."""
+        return iterate(self._app.events(after, follow, **wanted))
 
-    def pause(self, queue: str) -> None:
-        run(self._app.queue(queue).pause)
+    def key(self, *segments: keys.Scalar, hash: str | None = None) -> KeyStatus | None:
+        return run(lambda: self._app.key(*segments, hash=hash))
 
-    def resume(self, queue: str) -> None:
-        run(self._app.queue(queue).resume)
+    def release_key(
+        self, *segments: keys.Scalar, hash: str | None = None, reason: str = "released"
+    ) -> int:
+        return run(lambda: self._app.release_key(*segments, hash=hash, reason=reason))
 
-    def set_queue(self, queue: str, **changes: Any) -> object:
-        return run(lambda: self._app.queue(queue).set(**changes))
+    def workers(self) -> list[Presence]:
+        return run(self._app.workers)
+
+    def why(self, job_id: str) -> list[str]:
+        return run(lambda: self._app.why(job_id))

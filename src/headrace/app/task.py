@@ -30,6 +30,10 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
+BATCH = 250
+"""`enqueue_many` hands over so many jobs per round trip."""
+
+
 class Prepared(Struct, Generic[R], frozen=True):
     """A job that is checked and encoded, but not yet enqueued; for `app.enqueue_many`."""
 
