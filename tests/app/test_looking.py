@@ -9,6 +9,7 @@ import pytest
 from headrace import App, InvalidValue, JobContext, MigrationNeeded, OnLost, Refused, State
 from headrace.core.claims import ClaimRequest, Share
 from headrace.core.model import Job
+from headrace.core.queue import Kind
 from headrace.testing import ManualClock, jobs, run_until_idle, running
 from tests.support import eventually, within
 
@@ -324,6 +325,15 @@ class TestQueues:
         assert await queue.purge() == 1
         assert await queue.delete() == 0
         assert await timed.queues() == []
+
+    async def test_first_limit_of_a_queue_without_jobs_or_settings_is_an_update(
+        self, timed: App, work
+    ) -> None:
+        assert await timed.queue("unused").set(max_active=5) is Kind.UPDATE
+        await work.options(queue="used").enqueue()
+        for name in ("unused", "used"):
+            with pytest.raises(MigrationNeeded, match="max_active is lowered"):
+                await timed.queue(name).set(max_active=1)
 
     async def test_running_worker_follows_pause_and_resume(self, app: App) -> None:
         work = app.task(type="w")(lambda: 1)

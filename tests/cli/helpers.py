@@ -22,6 +22,7 @@ from headrace import App, WorkerOptions
 from headrace.app.workers import ECHO
 from headrace.cli.loading import load_app
 from headrace.cli.root import headrace
+from headrace.core.model import Job, NewJob
 from headrace.runtime.presence import Presence, beat
 
 LIMIT = 30.0
@@ -103,6 +104,11 @@ class Cli:
 
     def add(self, type: str, *arguments: str) -> str:
         return self("job", "add", type, *arguments).stdout.strip()
+
+    def spec(self, job_id: str) -> NewJob:
+        """A job as it was added."""
+        job: Job = self.do(lambda app: app.job(job_id).get())
+        return job.spec
 
     def do(self, work: Callable[[App], Any], app: App | None = None) -> Any:
         """Runs a coroutine function on the store."""

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from headrace import App, WorkerOptions
+from headrace.core.model import Dedup, DedupMode, OnLost, OnParentFailure, WhenFull
+from headrace.core.retry import Steps
 from tests.cli.helpers import Cli
 
 # add
@@ -37,6 +39,42 @@ def test_add_takes_every_option(cli: Cli) -> None:
     assert view["tags"] == ["a", "b"]
     assert view["metadata"] == {"by": "me", "url": "http://x/?a=b"}
     assert view["depends_on"] == [parent]
+
+
+def test_add_takes_every_rule(cli: Cli) -> None:
+    parent = cli.add("first")
+    options = """--priority 0 --lifo --retry 5s,1m --on-parent-failure wait --key k --max-queued 0
+        --when-full replace-oldest --on-lost block"""
+    job = cli.spec(cli.add("second", *options.split(), "--depends-on", parent))
+    assert (job.priority, job.lifo, job.retry) == (0, True, Steps((5000, 60_000)))
+    assert (job.depends_on, job.on_parent_failure) == ((parent,), OnParentFailure.WAIT)
+    assert job.key
+    assert (job.key.max_queued, job.key.when_full, job.key.on_lost) == (
+        0,
+        WhenFull.REPLACE_OLDEST,
+        OnLost.BLOCK,
+    )
+
+
+def test_add_takes_every_rule_of_a_dedup_key(cli: Cli) -> None:
+    def dedup(*options: str) -> Dedup | None:
+        return cli.spec(cli.add("t", *options)).dedup
+
+    assert dedup("--unique", "a") == Dedup("a")
+    assert dedup("--unique", "b", "--throttle", "1m", "--extend") == Dedup(
+        "b", DedupMode.THROTTLE, 60_000, True
+    )
+    assert dedup("--unique", "c", "--debounce", "5s") == Dedup("c", DedupMode.DEBOUNCE, 5000)
+    kept = dedup("--keep-last")
+    assert kept
+    assert (kept.mode, kept.key[:2]) == (DedupMode.KEEP_LAST, "t#")
+    wrong = {
+        "give one of --throttle, --debounce and --keep-last": ["--throttle", "1s", "--keep-last"],
+        "--extend is about --throttle": ["--extend"],
+        "'often' is not a retry policy": ["--retry", "often"],
+    }
+    for message, options in wrong.items():
+        assert message in cli("job", "add", "t", *options, code=2).stderr
 
 
 def test_add_hands_the_trace_over(cli: Cli) -> None:
@@ -284,6 +322,19 @@ def test_retry_brings_jobs_back(cli: Cli) -> None:
     cli.work(job)
     assert cli("job", "retry", job).stdout == f"{job}  retried, pending\n"
     assert cli.json("job", "view", job)["tries"] == 0
+
+
+def test_waiting_jobs_are_given_another_priority_made_due_and_free_their_keys(cli: Cli) -> None:
+    job = cli.add("hello", "--delay", "1h", "--unique", "once")
+    assert cli("job", "set-priority", "0", job).stdout == f"{job}  priority 0\n"
+    assert cli("job", "free-unique", job).stdout == f"{job}  dedup key freed\n"
+    cli.add("hello", "--unique", "once")
+    assert cli.json("job", "run-now", job)[0]["done"] == "due now, pending"
+    view = cli.json("job", "view", job)
+    assert (view["priority"], view["shown"]) == (0, "pending")
+    cli.work(job)
+    for command in (["set-priority", "1"], ["run-now"], ["free-unique"]):
+        assert "the job is completed" in cli.error("job", *command, job)
 
 
 def test_delete_needs_yes_where_nobody_can_be_asked(cli: Cli) -> None:

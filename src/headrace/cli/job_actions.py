@@ -1,4 +1,4 @@
-"""`headrace job cancel`, `retry`, `delete` and `watch`."""
+"""`headrace job cancel`, `retry`, `set-priority`, `run-now`, `free-unique`, `delete`, `watch`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,44 @@ async def retry(desk: Desk, /, ids: tuple[str, ...]) -> None:
 
     async def action(ref: JobRef[Any]) -> str:
         return f"retried, {(await ref.retry()).state}"
+
+    await each(desk, ids, action)
+
+
+@job.command("set-priority")
+@click.argument("priority", type=click.IntRange(0, 9))
+@ids_argument
+@on_app()
+async def set_priority(desk: Desk, /, priority: int, ids: tuple[str, ...]) -> None:
+    """Give waiting jobs another PRIORITY: 0 to 9, lower first."""
+
+    async def action(ref: JobRef[Any]) -> str:
+        return f"priority {(await ref.set_priority(priority)).priority}"
+
+    await each(desk, ids, action)
+
+
+@job.command("run-now")
+@ids_argument
+@on_app()
+async def run_now(desk: Desk, /, ids: tuple[str, ...]) -> None:
+    """Make delayed jobs due."""
+
+    async def action(ref: JobRef[Any]) -> str:
+        return f"due now, {(await ref.run_now()).state}"
+
+    await each(desk, ids, action)
+
+
+@job.command("free-unique")
+@ids_argument
+@on_app()
+async def free_unique(desk: Desk, /, ids: tuple[str, ...]) -> None:
+    """Give the dedup keys of waiting jobs back, so that others may take them."""
+
+    async def action(ref: JobRef[Any]) -> str:
+        await ref.free_unique()
+        return "dedup key freed"
 
     await each(desk, ids, action)
 

@@ -8,16 +8,27 @@ from typing import Any, TypedDict, Unpack, cast
 
 import click
 
-from headrace.app.options import JobOptions
+from headrace.app.options import Debounce, JobOptions, KeepLast, Throttle, Unique
 from headrace.app.task import Prepared
 from headrace.cli import shapes
 from headrace.cli.command import Desk, Group, on_app
 from headrace.cli.output import Cell, Column, state_cell
 from headrace.cli.search import Paging, Search, Wanted, narrowing, options, paging, paused_queues
 from headrace.cli.text import ago, one_line, progress_line
-from headrace.cli.values import COUNT, Duration, Moment, Name, Pair, read_payload
+from headrace.cli.values import (
+    COUNT,
+    MOST,
+    Duration,
+    Moment,
+    Name,
+    Pair,
+    Retry,
+    one_of,
+    read_payload,
+)
 from headrace.core.errors import UndecodablePayload
-from headrace.core.model import Job
+from headrace.core.model import Job, OnLost, OnParentFailure, WhenFull
+from headrace.core.retry import RetryPolicy
 
 job = Group("job", help="Add jobs, look at them, and act on them.")
 
@@ -33,11 +44,21 @@ class Added(TypedDict):
     ttl: float | None
     timeout: float | None
     max_tries: int | None
+    lifo: bool
+    retry: RetryPolicy | None
     id: str | None
     depends_on: tuple[str, ...]
+    on_parent_failure: str | None
     unique: str | None
+    throttle: float | None
+    extend: bool
+    debounce: float | None
+    keep_last: bool
     key: tuple[str, ...]
     max_active: int | None
+    max_queued: int | None
+    when_full: str | None
+    on_lost: str | None
     tags: tuple[str, ...]
     metadata: tuple[tuple[str, str], ...]
     request_id: str | None
@@ -48,6 +69,7 @@ class Added(TypedDict):
 job_options = options(
     click.option("--queue", type=Name("queue"), help="The queue; default."),
     click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, lower first; 5."),
+    click.option("--lifo", is_flag=True, help="Before the older jobs of its priority."),
     click.option("--delay", type=Duration(), help="Run it after so long: 90s, 5m, 2h."),
     click.option("--run-at", type=Moment(), help="Run it then: 2030-01-31T12:00:00Z."),
     click.option(
@@ -56,11 +78,21 @@ job_options = options(
     click.option("--ttl", type=Duration(), help="Within what time it must be started."),
     click.option("--timeout", type=Duration(), help="How long one try may take."),
     click.option("--max-tries", type=COUNT, help="How often it is tried; 10."),
+    click.option("--retry", type=Retry(), help="1m, steps, …, or delays like 5s,1m,10m."),
     click.option("--id", type=Name("id"), help="Its id; a new one is made."),
     click.option(
         "--depends-on", type=Name("id"), multiple=True, help="A job that must complete first."
     ),
+    click.option(
+        "--on-parent-failure",
+        type=one_of(OnParentFailure),
+        help="What becomes of it when one of those fails; unreachable.",
+    ),
     click.option("--unique", metavar="KEY", help="Refuse it while a job with this key lives."),
+    click.option("--throttle", type=Duration(), help="One per so long of the key or arguments."),
+    click.option("--extend", is_flag=True, help="Each attempt restarts the time of --throttle."),
+    click.option("--debounce", type=Duration(), help="Replace one that waits, and wait so long."),
+    click.option("--keep-last", is_flag=True, help="One running and one waiting; newest wins."),
     click.option(
         "--key",
         multiple=True,
@@ -68,6 +100,13 @@ job_options = options(
         help="Concurrency key: a constant, or /pointer into the payload; again for more.",
     ),
     click.option("--max-active", type=COUNT, help="Jobs of the key at a time; 1."),
+    click.option(
+        "--max-queued", type=click.IntRange(0, MOST), help="How many of the key may wait."
+    ),
+    click.option("--when-full", type=one_of(WhenFull), help="What then becomes of it; reject."),
+    click.option(
+        "--on-lost", type=one_of(OnLost), help="If the worker of a keyed job is gone; retry."
+    ),
     click.option("--tag", "tags", type=Name("tag"), multiple=True, help="A tag to find it by."),
     click.option("--metadata", type=Pair(), multiple=True, help="A note kept with the job."),
     click.option("--request-id", help="Whose request it is part of; its own id."),
@@ -101,10 +140,32 @@ async def add(desk: Desk, /, type: str, payload: str | None = None, **given: Unp
         desk.out.line(submission.ref.id)
 
 
+_UNIQUE = ("unique", "throttle", "extend", "debounce", "keep_last")
+
+
+def _unique(given: Added) -> Unique | None:
+    """The rule of the dedup key, which is --unique or, without it, the type and arguments."""
+    key, throttle, debounce = given["unique"], given["throttle"], given["debounce"]
+    if (throttle is not None) + (debounce is not None) + given["keep_last"] > 1:
+        raise click.UsageError("give one of --throttle, --debounce and --keep-last")
+    if given["extend"] and throttle is None:
+        raise click.UsageError("--extend is about --throttle; give both")
+    if throttle is not None:
+        return Throttle(throttle, key, given["extend"])
+    if debounce is not None:
+        return Debounce(debounce, key)
+    return KeepLast(key) if given["keep_last"] else key
+
+
 def _chosen(given: Added) -> JobOptions:
     chosen: dict[str, Any] = {
-        name: value for name, value in given.items() if value is not None and value != ()
+        name: value
+        for name, value in given.items()
+        if value is not None and value is not False and value != () and name not in _UNIQUE
     }
+    rule = _unique(given)
+    if rule is not None:
+        chosen["unique"] = rule
     if "metadata" in chosen:
         chosen["metadata"] = dict(given["metadata"])
     if "run_at" in chosen and "delay" in chosen:

@@ -7,10 +7,10 @@ from typing import Any
 
 from headrace.app.queues import parse_rate
 from headrace.cli.text import compact, rate, retry_policy
-from headrace.cli.values import MOST, parse_duration
+from headrace.cli.values import MOST, parse_duration, parse_retry
 from headrace.core.errors import InvalidValue
 from headrace.core.queue import DEFAULTS, QueueSettings, Retention
-from headrace.core.retry import POLICIES, RetryPolicy, policy
+from headrace.core.retry import RetryPolicy
 from headrace.core.states import FINAL, State
 
 NONE = "none"
@@ -49,16 +49,10 @@ def _rate(_: str, text: str) -> object:
 
 
 def _retry(name: str, text: str) -> RetryPolicy:
-    """A named policy, or delays with commas between them."""
-    if text in POLICIES:
-        return POLICIES[text]
     try:
-        return policy([parse_duration(part) for part in text.split(",")])
-    except ValueError:
-        known = ", ".join(POLICIES)
-        raise InvalidValue(
-            name, f"{text!r} is not a retry policy; use one of {known}, or delays like 5s,1m,10m"
-        ) from None
+        return parse_retry(text)
+    except ValueError as error:
+        raise InvalidValue(name, str(error)) from None
 
 
 _READERS: dict[str, Callable[[str, str], Any]] = {

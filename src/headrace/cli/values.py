@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ import msgspec
 
 from headrace.core.errors import InvalidValue
 from headrace.core.names import check_name
+from headrace.core.retry import POLICIES, RetryPolicy, policy
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
@@ -40,11 +42,29 @@ def parse_moment(text: str) -> datetime:
     return moment
 
 
+def parse_retry(text: str) -> RetryPolicy:
+    """A named policy, or delays with commas between them; ValueError otherwise."""
+    if text in POLICIES:
+        return POLICIES[text]
+    try:
+        return policy([parse_duration(part) for part in text.split(",")])
+    except ValueError:
+        known = ", ".join(POLICIES)
+        raise ValueError(
+            f"{text!r} is not a retry policy; use one of {known}, or delays like 5s,1m,10m"
+        ) from None
+
+
 MOST = 1_000_000_000
 """No count of anything is meant to be higher."""
 
 COUNT = click.IntRange(1, MOST)
 SEQUENCE = click.IntRange(0, (1 << 63) - 1)
+
+
+def one_of(kind: type[StrEnum]) -> click.Choice[str]:
+    """A choice among the words of an enum."""
+    return click.Choice([str(one) for one in kind])
 
 
 class Cursor(click.ParamType[str]):
@@ -85,6 +105,22 @@ class Duration(click.ParamType[float]):
             return float(value)
         try:
             return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Retry(click.ParamType[RetryPolicy]):
+    """A retry policy by its name, or delays."""
+
+    name = "policy"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> RetryPolicy:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_retry(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
