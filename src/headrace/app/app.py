@@ -32,7 +32,7 @@ from typing import (
 import msgspec
 
 from headrace.app import building, options
-from headrace.app.engines import engine_for
+from headrace.app.engines import engine_of
 from headrace.app.jobref import JobRef
 from headrace.app.looking import Looking
 from headrace.app.options import JobOptions
@@ -43,6 +43,7 @@ from headrace.core.errors import AppClosed, InvalidValue, PartlyEnqueued
 from headrace.core.ids import ulid
 from headrace.core.model import MAX_PAYLOAD, NewJob
 from headrace.core.names import check_name
+from headrace.core.values import Check, flag, whole
 from headrace.core.version import VERSION
 from headrace.engine.protocol import Engine
 from headrace.runtime.clock import Clock, SystemClock
@@ -86,6 +87,31 @@ class TaskOptions(JobOptions, total=False):
     load_dependencies: bool
     """Load the parents' results before the handler runs."""
 
+
+def _listed(field: str, value: object) -> Sequence[object]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidValue(field, f"{value!r} is not a list")
+    return cast(Sequence[object], value)
+
+
+def _exceptions(field: str, value: object) -> None:
+    for one in _listed(field, value):
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidValue(field, f"{one!r} is not an exception class")
+
+
+def _hook(field: str, value: object) -> None:
+    if not callable(value):
+        raise InvalidValue(field, f"{value!r} is not callable")
+
+
+_TASK_CHECKS: dict[str, Check] = {
+    "cpu": flag,
+    "terminates_on": _exceptions,
+    "is_failure": _hook,
+    "middleware": lambda field, value: check_middleware(_listed(field, value)),
+    "load_dependencies": flag,
+}
 
 _TASK_ONLY = frozenset(TaskOptions.__annotations__) - frozenset(JobOptions.__annotations__)
 
@@ -137,9 +163,8 @@ class App(Looking):
     ) -> None:
         self.service = check_name("service", service)
         self.clock: Clock = clock or SystemClock()
-        self.max_payload = max_payload
-        given = url if url is None or isinstance(url, str | os.PathLike) else None
-        self._engine = engine_for(given) if given is not None or url is None else cast(Engine, url)
+        self.max_payload = whole("max_payload", max_payload)
+        self._engine = engine_of(url)
         self._opened = 0
         """The process in which the engine is open: one that was forked has to open it anew."""
         self._closed = False
@@ -225,17 +250,17 @@ class App(Looking):
         return Decorator(lambda function: self._register(function, given))
 
     def _register(self, function: Callable[..., Any], given: dict[str, Any]) -> Task[..., Any]:
+        if not callable(function):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue("task", f"{function!r} is not a function")
         own = cast(TaskOptions, {name: given[name] for name in given if name in _TASK_ONLY})
         job_options = options.check({n: v for n, v in given.items() if n not in _TASK_ONLY})
         type = own["type"] if "type" in own else getattr(function, "__name__", None)
         if type is None:
             raise InvalidValue("type", f"{function!r} has no name; give it a type")
-        terminates_on: object = given.get("terminates_on", ())
-        if not isinstance(terminates_on, Sequence):
-            raise InvalidValue("terminates_on", f"{terminates_on!r} is not a list of exceptions")
+        for name, checker in _TASK_CHECKS.items():
+            if name in given:
+                checker(name, given[name])
         handler = describe(function, type)
-        middleware = tuple(own.get("middleware", ()))
-        check_middleware(middleware)
         policy = job_options.get("retry")
         handler = msgspec.structs.replace(
             handler,
@@ -243,7 +268,7 @@ class App(Looking):
             retry=policy if callable(policy) else None,
             terminates_on=tuple(own.get("terminates_on", ())),
             is_failure=own.get("is_failure"),
-            middleware=middleware,
+            middleware=tuple(own.get("middleware", ())),
             loads_dependencies=own.get("load_dependencies", False),
         )
         self._router.add(handler)
@@ -268,11 +293,13 @@ class App(Looking):
 
     def on_start(self, hook: Hook) -> Hook:
         """Called when a worker starts; an exception aborts the start."""
+        _hook("on_start", hook)
         self._on_start.append(hook)
         return hook
 
     def on_stop(self, hook: Hook) -> Hook:
         """Called when a worker has stopped; exceptions are logged."""
+        _hook("on_stop", hook)
         self._on_stop.append(hook)
         return hook
 
@@ -333,8 +360,7 @@ class App(Looking):
         A generator is taken as it comes: the next jobs are prepared while the last are written.
         Where it fails after some were confirmed, PartlyEnqueued carries the answers for those.
         """
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValue("batch", f"{batch!r} is not a whole number of at least 1")
+        whole("batch", batch)
         answers: list[Submission[Any]] = []
         writing: deque[tuple[list[Prepared[Any]], _Writing]] = deque()
         source = iter(jobs)

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.app.options import JobOptions, dedup, key_limit, milliseconds, moment
+from headrace.app.options import JobOptions, dedup, key_limit
 from headrace.core import codec, retry
 from headrace.core.errors import InvalidValue, PayloadTooLarge
 from headrace.core.ids import ulid
 from headrace.core.model import Context, Dedup, DedupMode, NewJob, OnParentFailure
 from headrace.core.names import check_name
+from headrace.core.values import milliseconds, moment
 from headrace.runtime.context import running
 from headrace.runtime.handler import Handler
 

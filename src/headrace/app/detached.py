@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.app.options import milliseconds, positive
 from headrace.core import codec, outcome
 from headrace.core.change import Applied, NotApplied
 from headrace.core.errors import InvalidValue, JobNotFound, PayloadTooLarge, Refused
 from headrace.core.model import MAX_RESULT, Job
 from headrace.core.names import check_name
 from headrace.core.outcome import Outcome, Problem, settle
+from headrace.core.values import milliseconds, positive, text
 from headrace.runtime.context import parse_token
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class DetachedJob:
 
     async def fail(self, message: str, *, type: str = "Failed", retry: bool = True) -> Job:
         """The try failed; without `retry`, the job fails at once."""
-        problem = Problem(codec.text("type", type), codec.text("message", message))
+        problem = Problem(text("type", type), text("message", message))
         return await self._settle(outcome.Failed(problem) if retry else outcome.Terminated(problem))
 
     async def move_to(

@@ -10,6 +10,15 @@ from headrace.engine.protocol import Engine
 DEFAULT_URL = "sqlite:headrace.db"
 
 
+def engine_of(given: str | os.PathLike[str] | Engine | None) -> Engine:
+    """The engine that was given, or that is named."""
+    if given is None or isinstance(given, str | os.PathLike):
+        return engine_for(given)
+    if not callable(getattr(given, "insert", None)):
+        raise InvalidValue("url", f"{given!r} is not a URL, a path or an engine")
+    return given
+
+
 def engine_for(url: str | os.PathLike[str] | None) -> Engine:
     """The engine that a URL names; `$HEADRACE_URL`, else a SQLite file here, where none is
     given."""

@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from headrace.core import actions
 from headrace.core.change import Applied, Change
-from headrace.core.codec import Decoder, text
+from headrace.core.codec import Decoder
 from headrace.core.errors import JobFailed, JobNotFound, Refused
 from headrace.core.event import Event
 from headrace.core.model import Job, Progress
 from headrace.core.states import FINAL, EventType, State
+from headrace.core.values import text
 from headrace.engine.protocol import Details, job_topic
 
 if TYPE_CHECKING:

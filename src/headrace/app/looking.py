@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import msgspec
@@ -13,13 +15,13 @@ from headrace.app.queues import Queue, QueueInfo
 from headrace.core import keys
 from headrace.core.actions import release
 from headrace.core.change import Applied
-from headrace.core.codec import text
 from headrace.core.errors import InvalidValue
 from headrace.core.event import Event
 from headrace.core.model import Counted, Filter, Job, KeyStatus
 from headrace.core.names import check_name
 from headrace.core.queue import decode
 from headrace.core.states import EventType, State
+from headrace.core.values import Check, moment, one_of, text
 from headrace.core.why import Surroundings, explain
 from headrace.engine.protocol import (
     JOURNAL_TOPIC,
@@ -43,6 +45,14 @@ class EventFilter(TypedDict, total=False):
     queue: str
     type: str
     event: EventType | str
+
+
+_EVENT_CHECKS: dict[str, Check] = {
+    "job_id": check_name,
+    "queue": check_name,
+    "type": check_name,
+    "event": partial(one_of, EventType),
+}
 
 
 def _matches(event: Event, wanted: EventFilter) -> bool:
@@ -120,6 +130,8 @@ class Looking:
         if unknown:
             known = ", ".join(EventFilter.__annotations__)
             raise InvalidValue(unknown[0], f"is not something to look for; known are {known}")
+        for name, value in wanted.items():
+            _EVENT_CHECKS[name](name, value)
         if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 1 << 63:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValue("after", f"{after!r} is not a sequence of the journal")
         engine, job_id = await self.engine(), wanted.get("job_id")
@@ -202,7 +214,10 @@ def job_filter(service: str, wanted: dict[str, Any]) -> Filter:
         chosen = frozenset(State(state) for state in states)
     except (ValueError, TypeError) as error:
         raise InvalidValue("states", str(error)) from None
-    fields: dict[str, Any] = {"service": service, **wanted, "states": chosen}
+    times = {
+        name: moment(name, wanted[name]) for name in wanted if isinstance(wanted[name], datetime)
+    }
+    fields: dict[str, Any] = {"service": service, **wanted, **times, "states": chosen}
     try:
         found = msgspec.convert(fields, Filter)
         msgspec.json.encode(found)  # every store takes what has a JSON form

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, cast, get_args
 
 import msgspec
@@ -24,6 +25,16 @@ from headrace.core.model import (
 )
 from headrace.core.names import check_name
 from headrace.core.retry import RetryFunction, RetryPolicy
+from headrace.core.values import (
+    MOST,
+    Check,
+    flag,
+    milliseconds,
+    moment,
+    one_of,
+    positive,
+    whole,
+)
 
 if TYPE_CHECKING:
     from headrace.app.jobref import JobRef
@@ -97,9 +108,6 @@ class JobOptions(TypedDict, total=False):
 
 _KNOWN = frozenset(JobOptions.__annotations__)
 
-MOST = 1_000_000_000
-"""No count of anything is meant to be higher."""
-
 
 def check(options: Mapping[str, Any]) -> JobOptions:
     """Returns the options, or raises InvalidValue naming the first that makes no sense."""
@@ -122,86 +130,15 @@ def travelling(options: JobOptions) -> JobOptions:
     return options
 
 
-def milliseconds(field: str, value: object) -> int:
-    """A duration from seconds or a timedelta."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidValue(field, f"{value!r} is not a number of seconds or a timedelta")
-    if seconds != seconds or not 0 <= seconds <= 1e10:
-        raise InvalidValue(field, f"{value!r} is not a sensible number of seconds")
-    return round(seconds * 1000)
-
-
-def moment(field: str, value: object) -> int:
-    """A time from an aware datetime."""
-    if not isinstance(value, datetime):
-        raise InvalidValue(field, f"{value!r} is not a datetime")
-    if value.tzinfo is None:
-        raise InvalidValue(
-            field, f"{value!r} has no time zone; say which one, e.g. datetime.now(UTC)"
-        )
-    return round(value.timestamp() * 1000)
-
-
-def _name(field: str, value: object) -> None:
-    check_name(field, value)
-
-
-def positive(field: str, value: object) -> int:
-    """A duration that is not nothing."""
-    found = milliseconds(field, value)
-    if found <= 0:
-        raise InvalidValue(field, f"{value!r} is not a positive number of seconds")
-    return found
-
-
-def _positive(field: str, value: object) -> None:
-    positive(field, value)
-
-
-def _duration(field: str, value: object) -> None:
-    milliseconds(field, value)
-
-
-def _moment(field: str, value: object) -> None:
-    moment(field, value)
-
-
 def _deadline(field: str, value: object) -> None:
     if isinstance(value, datetime):
         moment(field, value)
     else:
-        _positive(field, value)
+        positive(field, value)
 
 
-def _whole(least: int, most: int | None = None) -> Callable[[str, object], None]:
-    def checker(field: str, value: object) -> None:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or value < least
-            or (most is not None and value > most)
-        ):
-            span = f"from {least} to {most}" if most is not None else f"of at least {least}"
-            raise InvalidValue(field, f"{value!r} is not a whole number {span}")
-
-    return checker
-
-
-def _flag(field: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidValue(field, f"{value!r} is not True or False")
-
-
-def _one_of(
-    kind: type[WhenFull] | type[OnLost] | type[OnParentFailure],
-) -> Callable[[str, object], None]:
-    def checker(field: str, value: object) -> None:
-        if value not in list(kind):
-            known = ", ".join(repr(str(one)) for one in kind)
-            raise InvalidValue(field, f"{value!r} is not one of {known}")
-
-    return checker
+def _from(least: int, most: int = MOST) -> Check:
+    return lambda field, value: whole(field, value, least, most)
 
 
 def _retry(field: str, value: object) -> None:
@@ -229,7 +166,7 @@ def _unique(field: str, value: object) -> None:
         case KeepLast(key=key):
             _template(field, "" if key is None else key)
         case Throttle(seconds=seconds, key=key) | Debounce(seconds=seconds, key=key):
-            _positive(field, seconds)
+            positive(field, seconds)
             _template(field, "" if key is None else key)
         case Sequence():
             _template(field, cast(Sequence[object], value))
@@ -255,7 +192,7 @@ _TRACESTATE = re.compile(r"[ -~]{1,512}")
 _REQUEST_ID = re.compile(r"[!-~]{1,256}")
 
 
-def _like(pattern: re.Pattern[str], remedy: str) -> Callable[[str, object], None]:
+def _like(pattern: re.Pattern[str], remedy: str) -> Check:
     def checker(field: str, value: object) -> None:
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise InvalidValue(field, f"{value!r:.200} {remedy}")
@@ -263,25 +200,25 @@ def _like(pattern: re.Pattern[str], remedy: str) -> Callable[[str, object], None
     return checker
 
 
-_CHECKS: Mapping[str, Callable[[str, object], None]] = {
-    "id": _name,
-    "queue": _name,
-    "priority": _whole(0, 9),
-    "lifo": _flag,
-    "delay": _duration,
-    "run_at": _moment,
+_CHECKS: Mapping[str, Check] = {
+    "id": check_name,
+    "queue": check_name,
+    "priority": _from(0, 9),
+    "lifo": flag,
+    "delay": milliseconds,
+    "run_at": moment,
     "deadline": _deadline,
-    "ttl": _positive,
-    "timeout": _positive,
-    "max_tries": _whole(1, MOST),
+    "ttl": positive,
+    "timeout": positive,
+    "max_tries": whole,
     "retry": _retry,
     "unique": _unique,
     "key": _template,
-    "max_active": _whole(1, MOST),
-    "max_queued": _whole(0, MOST),
-    "when_full": _one_of(WhenFull),
-    "on_lost": _one_of(OnLost),
-    "on_parent_failure": _one_of(OnParentFailure),
+    "max_active": whole,
+    "max_queued": _from(0),
+    "when_full": partial(one_of, WhenFull),
+    "on_lost": partial(one_of, OnLost),
+    "on_parent_failure": partial(one_of, OnParentFailure),
     "metadata": _metadata,
     "tags": _tags,
     "request_id": _like(_REQUEST_ID, "is not 1 to 256 printable ASCII characters without spaces"),

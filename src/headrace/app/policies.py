@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.app.options import Seconds, milliseconds
+from headrace.app.options import Seconds
 from headrace.core import retry
 from headrace.core.queue import Retention
+from headrace.core.values import milliseconds
 
 
 def linear(

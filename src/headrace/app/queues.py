@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from headrace.app import bulk
-from headrace.app.options import milliseconds
 from headrace.core import actions, queue, retry
 from headrace.core.errors import InvalidValue, MigrationNeeded, Refused
 from headrace.core.model import Filter
 from headrace.core.names import check_name
 from headrace.core.queue import DEFAULTS, Kind, QueueSettings, RateLimit, Retention, decode
 from headrace.core.states import FINAL, WAITING, State
+from headrace.core.values import milliseconds
 from headrace.engine.protocol import QUEUE_KIND, Put, queue_document
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from headrace.app.options import Seconds, milliseconds
+from headrace.app.options import Seconds
 from headrace.core.errors import InvalidValue
 from headrace.core.model import Job
 from headrace.core.queue import QueueSettings
+from headrace.core.values import milliseconds
 from headrace.runtime.worker import Worker, WorkerOptions
 from headrace.upkeep.rounds import Rounds
 
@@ -169,9 +170,6 @@ def worker_options(chosen: WorkerChoices) -> WorkerOptions:
     unknown = sorted(fields.keys() - set(WorkerOptions.__struct_fields__))
     if unknown:
         raise InvalidValue(unknown[0], "is not an option of a worker")
-    for name in ("concurrency", "threads", "children"):
-        if name in fields and (not isinstance(fields[name], int) or fields[name] < 1):
-            raise InvalidValue(name, f"{fields[name]!r} is not a whole number of at least 1")
     if "lease" in fields:
         fields["lease"] = milliseconds("lease", fields["lease"])
         if fields["lease"] < 1000:

@@ -11,14 +11,12 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from headrace.core.errors import InvalidValue, UndecodablePayload, UnencodableValue
-from headrace.core.model import MAX_MESSAGE
 
 
 def _encode_hook(value: Any) -> Any:
@@ -88,26 +86,6 @@ _OBJECT = Decoder(dict[str, msgspec.Raw])
 def storable(text: str) -> str:
     """The text as every store takes it: names of files may hold half characters."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def text(field: str, value: object) -> str:
-    """A text for people, bounded and storable, or InvalidValue naming `field`."""
-    if not isinstance(value, str):
-        raise InvalidValue(field, f"{value!r} is not a text")
-    return storable(value[:MAX_MESSAGE])
-
-
-def number(field: str, value: object) -> float:
-    """A number that has a JSON form, or InvalidValue naming `field`."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidValue(field, f"{value!r} is not a number")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
-        raise InvalidValue(field, f"{value!r} is not a finite number")
-    return found
 
 
 def decode_any(data: bytes | msgspec.Raw) -> Any:

@@ -13,6 +13,7 @@ import msgspec
 from headrace.core.admission import Holder, Verdict
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
+from headrace.core.errors import InvalidValue
 from headrace.core.event import Event
 from headrace.core.model import (
     MAX_LOGS,
@@ -333,6 +334,8 @@ class MemoryEngine:
     overlap = 1
 
     def __init__(self, url: str = "memory://") -> None:
+        if url not in ("memory:", "memory://"):
+            raise InvalidValue("url", f"{url!r}: memory has no name or parameters; use memory://")
         self.url = url
         self._records = MemoryRecords()
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from headrace.core.errors import HeadraceError, InvalidValue, PayloadTooLarge, U
 from headrace.core.model import MAX_RESULT, Job, LogEntry, Progress
 from headrace.core.names import check_name
 from headrace.core.states import EventType, State
+from headrace.core.values import milliseconds, number, positive, text
 
 _LEVELS = ("debug", "info", "warn", "error")
 _ACTIVE = frozenset({State.ACTIVE})
@@ -145,10 +146,10 @@ class JobContext:
         """Says how far the handler is. Written in the background, in order, never late for the
         outcome."""
         progress = Progress(
-            None if step is None else codec.text("step", step),
-            None if message is None else codec.text("message", message),
-            None if current is None else codec.number("current", current),
-            None if total is None else codec.number("total", total),
+            None if step is None else text("step", step),
+            None if message is None else text("message", message),
+            None if current is None else number("current", current),
+            None if total is None else number("total", total),
         )
         if progress != self._sent:
             self._sent = progress
@@ -158,7 +159,7 @@ class JobContext:
         """Keeps a line with the job (the newest 1,000 stay)."""
         if level not in _LEVELS:
             raise InvalidValue("level", f"{level!r} is not one of {', '.join(_LEVELS)}")
-        entry = LogEntry(self._desk.now(), level, codec.text("message", str(message)))
+        entry = LogEntry(self._desk.now(), level, text("message", str(message)))
         self._send(Write(event=EventType.LOGGED, at=entry.at, logs=(entry,)))
 
     def _send(self, write: Write) -> None:
@@ -209,10 +210,7 @@ class JobContext:
 
         Nobody having done so in `timeout` counts as a failed try.
         """
-        seconds = _seconds("timeout", timeout)
-        if seconds == 0:
-            raise InvalidValue("timeout", f"{timeout!r} is not a positive number of seconds")
-        return Detached(detached_token(self.job), seconds)
+        return Detached(detached_token(self.job), positive("timeout", timeout) / 1000)
 
     def move_to(
         self, queue: str, type: str | None = None, *, delay: float | timedelta = 0
@@ -223,23 +221,18 @@ class JobContext:
             check_name("type", type)
         if queue == self.job.queue and type in (None, self.job.type):
             raise InvalidValue("queue", f"the job is in {queue!r} as {self.job.type!r} already")
-        return MovedTo(queue, type, self._desk.now() + round(_seconds("delay", delay) * 1000))
+        return MovedTo(queue, type, self._desk.now() + milliseconds("delay", delay))
 
     def call_after(self, function: CallAfter) -> None:
         """Calls `function(ctx, answer)` once, after the outcome is stored, whatever it is. It runs
         in the worker's event loop and may be async."""
+        if not callable(function):
+            raise InvalidValue("call_after", f"{function!r} is not callable")
         with _making:
             self.after = (*self.after, function)
 
 
 _making = threading.Lock()
-
-
-def _seconds(field: str, value: float | timedelta) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not 0 <= seconds <= 1e10:
-        raise InvalidValue(field, f"{value!r} is not a sensible number of seconds")
-    return seconds
 
 
 def detached_token(job: Job) -> str:

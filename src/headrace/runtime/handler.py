@@ -140,7 +140,7 @@ class Router:
         self._cache: dict[str, Handler | None] = {}
 
     def add(self, handler: Handler) -> None:
-        if handler.type:
+        if handler.type != "":
             check_name("type", handler.type)
         if handler.type in self._handlers:
             taken = self._handlers[handler.type].parameters.name

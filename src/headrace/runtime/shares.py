@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.core.claims import Share
 from headrace.core.errors import InvalidValue
 from headrace.core.names import check_name
+from headrace.core.values import flag
 
 QueueSpec = str | Sequence[str] | Mapping[str, int]
 
@@ -17,16 +18,22 @@ class Shares:
     starts in proportion to its weight, and none with a weight above 0 starves."""
 
     def __init__(self, queues: QueueSpec, strict: bool, weight_of: Callable[[str], int]) -> None:
+        if not isinstance(queues, Iterable) or isinstance(queues, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue(
+                "queues", f"{queues!r} is not a queue, a list of queues or their weights"
+            )
         names = [queues] if isinstance(queues, str) else list(queues)
         for name in names:
-            check_name("queue", name)
+            check_name("queues", name)
         if not names or len(set(names)) != len(names):
             raise InvalidValue("queues", f"{names!r}: name at least one queue, and none twice")
         self._weights = dict(queues) if isinstance(queues, Mapping) else {}
         for name, weight in self._weights.items():
-            if weight < 0:
-                raise InvalidValue("queues", f"the weight of {name!r} is {weight}, below 0")
-        self.names, self.strict = names, strict
+            if isinstance(weight, bool) or not isinstance(weight, int) or weight < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidValue(
+                    "queues", f"the weight of {name!r} is {weight!r}, not a whole number from 0 up"
+                )
+        self.names, self.strict = names, flag("strict", strict)
         self._weight_of = weight_of
         self._passed: dict[str, float] = dict.fromkeys(names, 0.0)
 

@@ -23,6 +23,7 @@ from headrace.core.claims import Lease
 from headrace.core.errors import EngineError, InvalidValue
 from headrace.core.model import DEFAULT_LEASE, Job
 from headrace.core.outcome import Outcome, settle
+from headrace.core.values import milliseconds, whole
 from headrace.engine.protocol import Engine
 from headrace.runtime.backoff import persist
 from headrace.runtime.clock import Clock
@@ -58,6 +59,16 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     lease: int = DEFAULT_LEASE
     grace: float = 25.0
     """Seconds that handlers get to finish once the worker is asked to stop."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidValue naming the first option that makes no sense."""
+        Shares(self.queues, self.strict, lambda _: 1)
+        whole("concurrency", self.concurrency)
+        for name in ("threads", "children"):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value)
+        whole("lease", self.lease)
+        milliseconds("grace", self.grace)
 
 
 class Equipment(Struct, frozen=True, kw_only=True):
@@ -234,7 +245,7 @@ class Worker:
 
     def set_concurrency(self, concurrency: int) -> None:
         """Takes effect at once; running handlers are not touched."""
-        self.concurrency = concurrency
+        self.concurrency = whole("concurrency", concurrency)
         if self.options.threads is None:
             self._threads.limit = max(self._threads.limit, concurrency)
         self._exchange.look()

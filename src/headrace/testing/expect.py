@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from headrace.app.app import App
-from headrace.app.options import Seconds, milliseconds
+from headrace.app.options import Seconds
 from headrace.app.task import Task
 from headrace.core import codec
 from headrace.core.model import Job
 from headrace.core.states import State
+from headrace.core.values import milliseconds
 
 AnyTask = Task[..., Any] | str
 

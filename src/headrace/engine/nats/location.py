@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -55,11 +56,17 @@ def locate(url: str) -> Location:
         layout,
         options,
         folder,
-        extra.get("sync", "always"),
+        _sync(extra.get("sync", "always")),
         _replicas(extra.get("replicas")),
         _projection(extra.get("projection"), shown, layout),
         _monitor(extra.get("monitor")),
     )
+
+
+def _sync(text: str) -> str:
+    if not re.fullmatch(r"always|[1-9][0-9]{0,8}(ms|s|m|h)", text):
+        raise InvalidValue("url", f"sync={text}: how often to sync to disk, as always or 10s")
+    return text
 
 
 def _replicas(text: str | None) -> int | None:

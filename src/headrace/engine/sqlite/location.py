@@ -8,6 +8,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
 from headrace.core.errors import InvalidValue
+from headrace.core.values import milliseconds
 
 Synchronous = Literal["full", "normal"]
 """`full` survives a loss of power with every answered write; `normal` may lose the last ones, but
@@ -66,7 +67,8 @@ def locate(
     if chosen not in ("full", "normal"):
         raise InvalidValue("synchronous", f"{chosen!r} is not one of full, normal")
     if busy_timeout is None:
-        busy_timeout = _seconds(given.get("busy_timeout"))
+        busy_timeout = _number(given.get("busy_timeout", str(BUSY_TIMEOUT)))
+    busy_timeout = milliseconds("busy_timeout", busy_timeout) / 1000
     if direct is None:
         direct = _switch("direct", given.get("direct", "on"))
     return Location(os.path.abspath(text), chosen, busy_timeout, direct)
@@ -78,10 +80,8 @@ def _switch(field: str, text: str) -> bool:
     return text == "on"
 
 
-def _seconds(text: str | None) -> float:
-    if text is None:
-        return BUSY_TIMEOUT
+def _number(text: str) -> float:
     try:
-        return max(0.0, float(text))
+        return float(text)
     except ValueError:
         raise InvalidValue("busy_timeout", f"{text!r} is not a number of seconds") from None
