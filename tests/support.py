@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -83,10 +84,14 @@ class Outage:
         ]
     )
 
-    def __init__(self, inner: Engine, switch: list[bool] | None = None) -> None:
+    def __init__(
+        self, inner: Engine, switch: list[bool] | None = None, told: Counter[str] | None = None
+    ) -> None:
         self._inner = inner
         self._switch = [False] if switch is None else switch
         self.refused = 0
+        self.told = Counter[str]() if told is None else told
+        """How often each operation was refused, here and by all twins."""
 
     @property
     def down(self) -> bool:
@@ -97,7 +102,7 @@ class Outage:
         self._switch[0] = value
 
     def twin(self) -> Outage:
-        return Outage(self._inner.twin(), self._switch)
+        return Outage(self._inner.twin(), self._switch, self.told)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -107,6 +112,7 @@ class Outage:
         async def operation(*args: Any, **kwargs: Any) -> Any:
             if self.down:
                 self.refused += 1
+                self.told[name] += 1
                 raise EngineUnavailable("the test has taken the engine away")
             return await found(*args, **kwargs)
 

@@ -270,8 +270,8 @@ class TestLosing:
         worker = await started(timed, concurrency=1)
         await eventually(entered.is_set)
         await lose(timed, worker, clock)
+        worker.look()
         await worker.renew_leases()
-        await asyncio.sleep(0.05)
         assert (await ref.get()).state is State.RETRY, "no slot is free here"
         leave.set()
         assert (await ref.wait(10)).state is State.COMPLETED

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from headrace import App, EngineUnavailable, JobContext, State
 from headrace.app.engines import engine_for
+from headrace.core.change import Change
+from headrace.core.claims import Claimed, ClaimRequest
 from headrace.engine.memory import MemoryEngine
 from headrace.runtime.worker import WorkerOptions
 from headrace.testing import ManualClock, running
@@ -87,8 +89,8 @@ async def test_load_is_worked_off_over_several_outages(app: App, engine: Outage)
     async with running(app, concurrency=10):
         for goal in (50, 100, 150):
             await eventually(lambda goal=goal: len(ran) >= goal)
-            engine.down = True
-            await asyncio.sleep(0.1)
+            engine.down, before = True, engine.refused
+            await eventually(lambda before=before: engine.refused > before)
             engine.down = False
         for answer in answers:
             assert answer.ref
@@ -109,7 +111,7 @@ async def test_leases_survive_an_outage_shorter_than_they_are(app: App, engine: 
         ref = await work.enqueue()
         await within(entered.wait())
         engine.down = True
-        await asyncio.sleep(1.0)
+        await eventually(lambda: engine.told["put"] >= 3)  # the keeper beats before it renews
         engine.down = False
         before = (await ref.get()).lease_until or 0
         await eventually(lambda: app.clock.now() > before)
@@ -217,11 +219,21 @@ async def test_file_that_is_locked_by_a_stranger_is_waited_for(tmp_path: Path) -
         ref = await task.enqueue()
         stranger = apsw.Connection(str(tmp_path / "jobs.db"))
         stranger.execute("BEGIN IMMEDIATE")
-        worker = app.worker()
+        worker, engine, refused = app.worker(), await app.engine(), asyncio.Event()
+        claim = engine.claim
+
+        async def noting(request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
+            try:
+                return await claim(request, changes)
+            except EngineUnavailable:
+                refused.set()
+                raise
+
+        engine.claim = noting  # pyright: ignore[reportAttributeAccessIssue]
         with pytest.raises(EngineUnavailable):
             await task.enqueue()
         await worker.start()
-        await asyncio.sleep(0.3)
+        await within(refused.wait())
         assert (await ref.get()).state is State.PENDING
         stranger.execute("ROLLBACK")
         stranger.close()

@@ -140,7 +140,7 @@ async def test_second_word_cuts_the_grace_short(app: App) -> None:
     ref = await work.enqueue()
     await within(entered.wait())
     stopping = asyncio.create_task(worker.stop())
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     assert not stopping.done()
     worker.leave_now()
     await within(stopping, 5)
