@@ -91,6 +91,8 @@ async def test_what_a_handler_gives_wins_over_what_its_jobs_inherit(timed: App) 
     traced, named = (made.spec.context for made in await jobs(timed, "child"))
     assert traced == Context("outer", GIVEN)
     assert (named.request_id, named.trace_id, named.tracestate) == ("own", mine.trace_id, "x=1")
+    assert named.traceparent != GIVEN
+    assert named.traceparent.endswith("-00"), "whether it is sampled is inherited too"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import functools
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec import Raw
 
 from headrace import (
     App,
@@ -195,6 +196,12 @@ class TestCalls:
     def test_prepared_payload_is_an_object(self, payload: object) -> None:
         with pytest.raises(InvalidValue, match="must be a JSON object"):
             App("memory:").prepare("t", payload)
+
+    def test_raw_payload_is_json(self) -> None:
+        app = App("memory:")
+        assert app.prepare("t", Raw(b'{"a": 1.10}')).job.payload == Raw(b'{"a": 1.10}')
+        with pytest.raises(UnencodableValue):
+            app.prepare("t", Raw(b'{"a": 1'))
 
 
 class TestPrecedence:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from headrace import (
     App,
@@ -289,7 +290,9 @@ class TestSignals:
 
 
 class TestResults:
-    @pytest.mark.parametrize("value", [object(), {"a": object()}, float("nan"), lambda: 1])
+    @pytest.mark.parametrize(
+        "value", [object(), {"a": object()}, float("nan"), lambda: 1, Raw(b"{")]
+    )
     async def test_result_that_cannot_be_encoded_fails_that_job_only(
         self, timed: App, value: Any
     ) -> None:

@@ -410,11 +410,10 @@ class App(Looking):
         answers = [
             submission(self, one, verdict) for one, verdict in zip(prepared, verdicts, strict=True)
         ]
-        refused = [answer for answer in answers if answer.error is not None]
-        culprits = [answer for answer in refused if answer.reason != IN_GROUP]
-        for answer in (culprits or refused)[:1]:
-            assert answer.error is not None
-            raise answer.error
+        refused = [answer.error for answer in answers if answer.error and answer.reason != IN_GROUP]
+        refused += [answer.error for answer in answers if answer.error]
+        if refused:
+            raise refused[0]
         return [answer.ref for answer in answers if answer.ref is not None]
 
     def insert(self, groups: Sequence[Sequence[NewJob]]) -> Awaitable[list[tuple[Verdict, ...]]]:

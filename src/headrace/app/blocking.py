@@ -255,7 +255,10 @@ class BlockingApp:
         return [BlockingRef(ref) for ref in run(lambda: self._app.enqueue_group(jobs))]
 
     def find(self, limit: int | None = 100, **wanted: Any) -> list[Job]:
-        return list(iterate(self._app.find(limit, **wanted)))
+        async def collect() -> list[Job]:
+            return [job async for job in self._app.find(limit, **wanted)]
+
+        return run(collect)
 
     def count(self) -> list[Counted]:
         return run(self._app.count)

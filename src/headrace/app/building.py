@@ -145,6 +145,7 @@ def _context(job_id: str, chance: int, options: JobOptions) -> Context:
         return Context(request_id, options["traceparent"], options.get("tracestate"))
     span = chance & _SPAN or 1
     if inherited is not None:
-        traceparent = f"{inherited.traceparent[:36]}{span:016x}-01"
+        trace = inherited.traceparent
+        traceparent = f"{trace[:36]}{span:016x}{trace[52:]}"
         return Context(request_id, traceparent, inherited.tracestate)
     return Context(request_id, f"00-{chance >> 64 or 1:032x}-{span:016x}-01")

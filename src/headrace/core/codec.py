@@ -40,13 +40,26 @@ def _decode_hook(kind: type, value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_hook, decimal_format="string")
 
 
+_UNENCODABLE = (
+    TypeError,
+    ValueError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
+
+
 def encode(value: object, what: str) -> bytes:
     """The value as JSON; `what` names it in the error."""
     try:
+        if isinstance(value, msgspec.Raw):  # taken at its word, it could be anything
+            msgspec.json.decode(value)
+            return bytes(value)
         data = _encoder.encode(value)
         if b"null" in data and _infinite(msgspec.to_builtins(value, enc_hook=_encode_hook)):
             raise ValueError("NaN and infinity have no JSON form")
-    except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
+    except _UNENCODABLE as error:
         raise UnencodableValue(f"{what} cannot be encoded as JSON: {error}") from None
     return data
 

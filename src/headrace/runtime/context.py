@@ -183,17 +183,13 @@ class JobContext:
     def encoded(self, value: object) -> msgspec.Raw:
         """A result as it is stored; what cannot be one is noted as `unfit`."""
         try:
-            raw = (
-                value
-                if isinstance(value, msgspec.Raw)
-                else msgspec.Raw(codec.encode(value, "the result"))
-            )
-            if (size := len(bytes(raw))) > MAX_RESULT:
-                raise PayloadTooLarge(size, MAX_RESULT, "result")
+            result = codec.encode(value, "the result")
+            if len(result) > MAX_RESULT:
+                raise PayloadTooLarge(len(result), MAX_RESULT, "result")
         except (UnencodableValue, PayloadTooLarge) as error:
             self.unfit = error
             raise
-        return raw
+        return msgspec.Raw(result)
 
     @property
     def result(self) -> Any:
