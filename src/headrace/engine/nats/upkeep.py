@@ -123,8 +123,20 @@ async def _jobs(session: Session, ids: set[str]) -> dict[str, Job | None]:
     if not ids:
         return {}
     with translated("reading jobs"):
-        domains = await session.loader.domains(sorted(ids))
+        try:
+            domains = await session.loader.domains(sorted(ids))
+        except msgspec.DecodeError:
+            return {id: await _readable(session, id) for id in ids}
     return {id: domain.job for id, domain in domains.items()}
+
+
+async def _readable(session: Session, id: str) -> Job | None:
+    """One that cannot be read must not hide the others."""
+    try:
+        return (await session.loader.domains([id]))[id].job
+    except msgspec.DecodeError as error:
+        log.error("job %s cannot be read and is left out: %s", id, error)
+        return None
 
 
 def _note_missed(session: Session, now: int) -> None:
