@@ -67,6 +67,29 @@ def namespace(app: App) -> str:
     return app.url.partition("namespace=")[2].partition("&")[0]
 
 
+async def test_every_event_carries_request_and_trace_in_its_headers(
+    app: App, stranger: Client
+) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    plain = app.task(type="plain")(lambda: None)
+    keyed = app.task(type="keyed", key="tenant")(lambda: None)
+    messages = await heard(stranger, f"{namespace(app)}.jobs.billing.>")
+    context = {"request_id": "request-7", "traceparent": trace, "tracestate": "v=1"}
+    refs = [await task.options(**context).enqueue() for task in (plain, keyed)]
+    async with working(app):
+        for ref in refs:
+            await ref.wait(10)
+    await eventually(lambda: sum("completed" in m.subject for m in messages) == 2)
+    events = [m for m in messages if json.loads(m.data).get("context")]
+    assert len(events) == 6
+    wanted = {"request-id": "request-7", "traceparent": trace, "tracestate": "v=1"}
+    assert all(wanted.items() <= (m.headers or {}).items() for m in events)
+    (started,) = [
+        json.loads(m.data) for m in events if ".keyed." in m.subject and "started" in m.subject
+    ]
+    assert started["concurrency"]["heartbeatAt"] == started["timestamp"]
+
+
 async def test_life_of_a_job_is_followed_in_the_shape_of_the_wire(
     app: App, stranger: Client
 ) -> None:

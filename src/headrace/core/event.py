@@ -103,23 +103,25 @@ def wire(
         "payload": payload,
         "result": result,
         "deadline": event.deadline and rfc3339(event.deadline),
-        "concurrency": event.slot and wire_slot(event.slot, event.worker),
+        "concurrency": event.slot and wire_slot(event.slot, event),
         "queuePolicy": event.policy and wire_policy(event.policy),
         "timestamp": rfc3339(event.at),
     }
     return _present(shape)
 
 
-def wire_slot(slot: Slot, worker: str | None) -> dict[str, Any]:
+def wire_slot(slot: Slot, event: Event) -> dict[str, Any]:
     """A slot of a key in that shape."""
+    starts = event.event is EventType.STARTED
     return _present(
         {
             "key": slot.name,
             "keyHash": slot.hash,
             "slotToken": slot.token and str(slot.token),
+            "heartbeatAt": rfc3339(event.at) if starts else None,
             "leaseExpiresAt": slot.lease_until and rfc3339(slot.lease_until),
             "staleTakeoverCount": slot.takeovers,
-            "instanceId": worker,
+            "instanceId": event.worker,
         }
     )
 

@@ -161,7 +161,8 @@ class Batch:
             subject = self._layout.happening(job, draft.kind, not domain.children)
         else:
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
-        self._store(subject, payload, job_part(draft.job_id))
+        traced = message.trace(draft.event.context) if draft.event else b""
+        self._store(subject, payload, job_part(draft.job_id), traced)
 
     def _before(self, job_id: str) -> Job:
         """A job that the transaction removes, as it was."""

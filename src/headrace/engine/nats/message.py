@@ -352,12 +352,19 @@ def written(
             payload=spec.payload if creates else UNSET,
             result=(job.result or _NULL) if completes else UNSET,
             deadline=rfc3339(event.deadline) if event.deadline else None,
-            concurrency=_concurrency(event.slot, event.worker) if event.slot else None,
+            concurrency=_concurrency(event.slot, event) if event.slot else None,
             queue_policy=wire_policy(event.policy) if event.policy else None,
             timestamp=rfc3339(event.at),
             headrace=_private(job, distance, event, error, clears, told),
         )
     )
+
+
+def trace(context: Context) -> bytes:
+    """The header lines of an event, for whoever follows a request or a trace."""
+    state = f"tracestate: {context.tracestate}\r\n" if context.tracestate else ""
+    text = f"request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n{state}"
+    return text.encode()
 
 
 def created(job: Job) -> bytes:
@@ -512,11 +519,11 @@ def _told_by(job: Job, at: int) -> bool:
     )
 
 
-def _concurrency(slot: Slot, worker: str | None) -> dict[str, Any]:
+def _concurrency(slot: Slot, event: Event) -> dict[str, Any]:
     """The token of a start is its own sequence, which only the stream can tell."""
     if slot.token and slot.token >= PROVISIONAL:
         slot = replace(slot, token=None)
-    return wire_slot(slot, worker)
+    return wire_slot(slot, event)
 
 
 def _wire_context(context: Context) -> WireContext:

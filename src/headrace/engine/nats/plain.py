@@ -120,7 +120,7 @@ def add(home: Home, new: NewJob, settings: QueueSettings) -> tuple[Job, Sent]:
     job = admission.created(new, settings, PROVISIONAL, stage=Stage.READY)
     body = message.created(job)
     layout = home.layout
-    headers = b"NATS/1.0\r\n%b0%b\r\n\r\n" % (_GUARD, _SUBJECT + layout.domain(new.id))
+    headers = _headers(new, layout.domain(new.id), 0)
     return job, send(home, Pending(layout.happening(job, "created"), body, headers))
 
 
@@ -130,8 +130,12 @@ _SUBJECT = b"\r\nNats-Expected-Last-Subject-Sequence-Subject: "
 
 def guard(home: Home, job: Job, last: int) -> bytes:
     """The headers of a message about a job that is there."""
-    filter = home.layout.guarded(job.spec, home.replicated)
-    return b"NATS/1.0\r\n%b%d%b%b\r\n\r\n" % (_GUARD, last, _SUBJECT, filter)
+    return _headers(job.spec, home.layout.guarded(job.spec, home.replicated), last)
+
+
+def _headers(spec: NewJob, filter: bytes, last: int) -> bytes:
+    traced = message.trace(spec.context)
+    return b"NATS/1.0\r\n%b%b%d%b%b\r\n\r\n" % (traced, _GUARD, last, _SUBJECT, filter)
 
 
 def reach(home: Home, point: str) -> None:
