@@ -126,8 +126,12 @@ class RecordingEngine(MemoryEngine):
             self._prefixes[job.id] = self.layout.prefix(job.spec)
         else:
             subject = self._prefixes[draft.job_id] + kind.encode()
+
+        def distance(seq: int) -> int:
+            return seq - PROVISIONAL - place - 1 if seq >= PROVISIONAL else seq
+
         body = (
-            message.written(place, job, event=event, kind=kind)
+            message.written(job, distance, event=event, kind=kind)
             if job
             else message.removed(draft.job_id)
         )
