@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidValue
-from headrace.core.ids import ulid
+from headrace.core.ids import NOISE, ulid, ulid_of_noise
 from headrace.core.model import Filter, Stage, TryError
 from headrace.core.names import check_name
 from headrace.core.search import matches, parse_cursor
@@ -30,6 +31,18 @@ def test_ulid_has_26_characters_of_its_alphabet(now: int, chance: int) -> None:
 @given(INSTANTS, CHANCES, INSTANTS, CHANCES)
 def test_ulids_sort_by_time_then_chance(a: int, x: int, b: int, y: int) -> None:
     assert (ulid(a, x) < ulid(b, y)) == ((a, x) < (b, y))
+
+
+@given(INSTANTS, st.binary(min_size=NOISE, max_size=NOISE))
+def test_ulid_of_noise_is_a_ulid_of_the_same_time(now: int, noise: bytes) -> None:
+    assert re.fullmatch("[0-7][0-9A-HJKMNP-TV-Z]{25}", ulid_of_noise(now, noise))
+    assert ulid_of_noise(now, noise)[:10] == ulid(now, 0)[:10]
+
+
+def test_every_letter_of_a_ulid_of_noise_is_as_likely_as_any_other() -> None:
+    letters = Counter("".join(ulid_of_noise(0, bytes([n] * NOISE))[10:] for n in range(256)))
+    assert set(letters.values()) == {8 * NOISE}
+    assert len(letters) == 32
 
 
 def test_ulid_of_the_specification() -> None:

@@ -335,9 +335,9 @@ class App(Looking):
             raise InvalidValue(
                 "type", "the catch-all takes every type and has none; use app.prepare(type, …)"
             )
-        now = self.clock.now()
-        return building.new_job(
-            handler, self.service, chosen, (args, kwargs), now, self.max_payload
+        payload = handler.parameters.encode(args, kwargs)
+        return building.assemble(
+            handler.type, payload, self.service, chosen, self.clock.now(), self.max_payload
         )
 
     def prepare(self, type: str, payload: Any = None, **given: Unpack[JobOptions]) -> Prepared[Any]:

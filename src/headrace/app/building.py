@@ -12,38 +12,26 @@ import msgspec
 from headrace.app.options import JobOptions, dedup, key_limit
 from headrace.core import codec, retry
 from headrace.core.errors import InvalidValue, PayloadTooLarge
-from headrace.core.ids import ulid
+from headrace.core.ids import NOISE, ulid_of_noise
 from headrace.core.model import Context, Dedup, DedupMode, NewJob, OnParentFailure
 from headrace.core.names import check_name
 from headrace.core.values import milliseconds, moment
 from headrace.runtime.context import running
-from headrace.runtime.handler import Handler
 
-_SPAN = (1 << 64) - 1
-
-
-def new_job(
-    handler: Handler,
-    service: str,
-    options: JobOptions,
-    call: tuple[tuple[Any, ...], dict[str, Any]],
-    now: int,
-    max_payload: int,
-) -> NewJob:
-    """The job that a call of a task stands for. Everything is checked before anything is
-    written."""
-    payload = handler.parameters.encode(*call)
-    return assemble(handler.type, payload, service, options, now, max_payload)
+_NOISE = NOISE + 24
+"""Bytes of chance for one job: its id, its trace (16) and its span (8)."""
+_NOT_ZERO = 1 << 191 | 1 << 63
+"""Neither a trace nor a span may be all zeros."""
 
 
 def assemble(
     type: str, payload: bytes, service: str, options: JobOptions, now: int, max_payload: int
 ) -> NewJob:
-    """A job of a type with this payload, for callers that have no function at hand."""
+    """A job of a type with this payload. Everything is checked before anything is written."""
     if len(payload) > max_payload:
         raise PayloadTooLarge(len(payload), max_payload)
-    chance = random.getrandbits(272)
-    job_id = options["id"] if "id" in options else ulid(now, chance)
+    noise = (random.getrandbits(8 * _NOISE) | _NOT_ZERO).to_bytes(_NOISE, "big")
+    job_id = options["id"] if "id" in options else ulid_of_noise(now, noise[:NOISE])
     if not options:
         return NewJob(
             id=job_id,
@@ -53,7 +41,7 @@ def assemble(
             payload=msgspec.Raw(payload),
             created_at=now,
             run_at=now,
-            context=_context(job_id, chance >> 80, options),
+            context=_context(job_id, noise[NOISE:].hex(), options),
         )
     unique = dedup(options, type, payload)
     fields: dict[str, Any] = {}
@@ -78,7 +66,7 @@ def assemble(
         payload=msgspec.Raw(payload),
         created_at=now,
         run_at=_run_at(options, unique, now),
-        context=_context(job_id, chance >> 80, options),
+        context=_context(job_id, noise[NOISE:].hex(), options),
         deadline=_deadline(options, now),
         dedup=unique,
         key=key_limit(options, type, payload),
@@ -134,18 +122,20 @@ def _parents(job_id: str, parents: Sequence[Any]) -> tuple[str, ...]:
     return ids
 
 
-def _context(job_id: str, chance: int, options: JobOptions) -> Context:
-    """As given; else inherited from the job that is running here; else made fresh."""
+def _context(job_id: str, fresh: str, options: JobOptions) -> Context:
+    """As given; else inherited from the job that is running here; else of a fresh trace and
+    span."""
+    parent = running.get(None)
+    if parent is None and not options:
+        return Context(job_id, f"00-{fresh[:32]}-{fresh[32:]}-01")
     if "tracestate" in options and "traceparent" not in options:
         raise InvalidValue("tracestate", "belongs to a traceparent; give both")
-    parent = running.get(None)
     inherited = None if parent is None else parent.job.spec.context
     request_id = options.get("request_id") or (inherited.request_id if inherited else job_id)
     if "traceparent" in options:
         return Context(request_id, options["traceparent"], options.get("tracestate"))
-    span = chance & _SPAN or 1
     if inherited is not None:
         trace = inherited.traceparent
-        traceparent = f"{trace[:36]}{span:016x}{trace[52:]}"
+        traceparent = f"{trace[:36]}{fresh[32:]}{trace[52:]}"
         return Context(request_id, traceparent, inherited.tracestate)
-    return Context(request_id, f"00-{chance >> 64 or 1:032x}-{span:016x}-01")
+    return Context(request_id, f"00-{fresh[:32]}-{fresh[32:]}-01")

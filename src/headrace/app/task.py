@@ -34,7 +34,7 @@ BATCH = 250
 """`enqueue_many` hands over so many jobs per round trip."""
 
 
-class Prepared(Struct, Generic[R], frozen=True):
+class Prepared(Struct, Generic[R], frozen=True, gc=False):
     """A job that is checked and encoded, but not yet enqueued; for `app.enqueue_many`."""
 
     job: NewJob
@@ -105,11 +105,11 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobRef[R]:
         """A ref once the engine has confirmed the job; a typed error otherwise."""
-        prepared = self.prepare(*args, **kwargs)
-        ((verdict,),) = await self._app.insert(((prepared.job,),))
-        if not verdict.taken:
-            raise refusal(prepared.job, verdict)
-        return JobRef(self._app, verdict.job_id, prepared.result)
+        job = self._app.build(self.handler, self._options, args, kwargs)
+        ((verdict,),) = await self._app.insert(((job,),))
+        if verdict.job is None:
+            raise refusal(job, verdict)
+        return JobRef(self._app, verdict.job_id, self.handler.parameters.result)
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submission[R]:
         """Like `enqueue`, but says what became of the job instead of raising."""
@@ -127,7 +127,7 @@ class Task(Generic[P, R]):
 
 def submission(app: App, prepared: Prepared[R], verdict: Verdict) -> Submission[R]:
     """A verdict as users see it."""
-    if verdict.taken:
+    if verdict.job is not None:
         ref: JobRef[R] = JobRef(app, verdict.job_id, prepared.result)
         return Submission(verdict.outcome, ref, replaced=verdict.replaced)
     return Submission(

@@ -129,12 +129,15 @@ class Parameters:
         self._optional = not self._plain or len(self._required) < len(kept)
         self._defaults = {p.name: p.default for p in kept}
         self._positional = [p.name for p in kept if p.kind is p.POSITIONAL_ONLY]
+        self._argument = f"an argument of {self.name}"
         self._rest = next((p.name for p in kept if p.kind is p.VAR_POSITIONAL), None)
         self._extra = next((p.name for p in kept if p.kind is p.VAR_KEYWORD), None)
         self._names = [p.name for p in kept if p.name != self._extra]
         if self._rest:
             self._positional = self._names[: self._names.index(self._rest)]
         self._decoder = Decoder(self._struct(kept, hints))
+        self._call = msgspec.defstruct("Call", self._names) if self._plain else None
+        """What most calls are bound to: made and encoded in half the time that a dict takes."""
         self._others = Decoder(_resolvable(hints.get(self._extra or "", Any)))
         returned = _without(_resolvable(hints.get("return", Any)), directives)
         try:
@@ -169,7 +172,10 @@ class Parameters:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The payload of a call. A call that the function would refuse raises TypeError."""
-        payload = encode(self._bind(args, kwargs), f"an argument of {self.name}")
+        if not kwargs and self._call is not None and len(args) == len(self._names):
+            payload = encode(self._call(*args), self._argument)
+        else:
+            payload = encode(self._bind(args, kwargs), self._argument)
         try:
             self._decoder.decode(payload if self._extra is None else self._split(payload)[0])
         except UndecodablePayload as error:
@@ -182,13 +188,11 @@ class Parameters:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
-        return encode(self._flat(bound.arguments), f"an argument of {self.name}")
+        return encode(self._flat(bound.arguments), self._argument)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._plain and len(args) <= len(self._names):
             bound = dict(zip(self._names, args, strict=False))
-            if not kwargs and len(args) == len(self._names):
-                return bound
             if (not kwargs or bound.keys().isdisjoint(kwargs)) and self._covers(bound, kwargs):
                 return bound
         try:
