@@ -238,6 +238,8 @@ def created(
 def _expires_at(new: NewJob, settings: QueueSettings) -> int | None:
     """By when the job must have started: the earliest of its limits."""
     limit = new.deadline
+    if new.ttl is None and settings.max_age is None:
+        return limit
     for age in (new.ttl, settings.max_age):
         if age is not None and (limit is None or new.created_at + age < limit):
             limit = new.created_at + age

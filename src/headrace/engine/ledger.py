@@ -28,7 +28,7 @@ from headrace.core.change import (
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.edges import EdgeState
 from headrace.core.model import Job, NewJob, OnParentFailure, Stage, TryError
-from headrace.core.queue import QueueSettings, RateLimit
+from headrace.core.queue import DEFAULTS, QueueSettings, RateLimit
 from headrace.core.states import CLAIMABLE, FINAL, WAITING, EventType, State
 from headrace.engine.protocol import JOURNAL_TOPIC, job_topic, work_topic, worker_topic
 from headrace.engine.records import Edge, Happening, KeyRow, Records
@@ -52,6 +52,25 @@ class Ledger:
         self._rung: set[tuple[str, str]] = set()
 
     # Insert
+
+    def insert_all(self, groups: Sequence[Sequence[NewJob]], now: int) -> list[tuple[Verdict, ...]]:
+        """Takes groups in order. Most are one plain job like the last: for these there are no
+        facts to look up, and the settings of the queue are known."""
+        records, answers = self._records, list[tuple[Verdict, ...]]()
+        service = queue = ""
+        settings = DEFAULTS
+        for group in groups:
+            if len(group) == 1:
+                new = group[0]
+                if new.queue != queue or new.service != service:
+                    service, queue = new.service, new.queue
+                    settings = records.settings(service, queue)
+                if admission.plain(new, settings) and records.job(new.id) is None:
+                    job = self._create(new, settings, now)
+                    answers.append((Verdict(Outcome.ACCEPTED, new.id, job=job),))
+                    continue
+            answers.append(self.insert(group, now))
+        return answers
 
     def insert(self, group: Sequence[NewJob], now: int) -> tuple[Verdict, ...]:
         """Takes the whole group or nothing of it."""
@@ -103,9 +122,10 @@ class Ledger:
 
     def _create(self, new: NewJob, settings: QueueSettings, now: int) -> Job:
         """A job that has no key, dedup key or parents."""
+        records = self._records
         stage = Stage.DELAYED if new.run_at > now else Stage.READY
-        job = admission.created(new, settings, self._records.next_seq(), stage=stage)
-        self._records.create(job)
+        job = admission.created(new, settings, records.next_seq(), 0, stage)
+        records.create(job)
         place = (new.service, new.queue)
         if place not in self._rung:
             self._rung.add(place)

@@ -2,7 +2,7 @@
 
 In a package's `statements.sql`, `-- name: claim_ready` starts a statement. `@job_json@` puts
 another statement's text in its place; `@rows(3)@` stands for as many `(?, ?, ?)` as there are rows
-to write, and `@rows(2: $1, $2, $1)@` for rows that use some of their values more than once.
+to write.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ V = TypeVar("V")
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n?", re.MULTILINE)
 _INCLUDE = re.compile(r"@(\w+)@")
-_ROWS = re.compile(r"@rows\((\d+)(?:: ([^@]+))?\)@")
-_VALUE = re.compile(r"\$(\d+)")
+_ROWS = re.compile(r"@rows\((\d+)\)@")
 
 LARGEST = 128
 """At most so many rows in one statement: what is left of a batch takes statements of half the
@@ -55,17 +54,9 @@ def for_rows(statement: str, count: int) -> str:
     """The text of a statement that writes `count` rows."""
 
     def rows(match: re.Match[str]) -> str:
-        width, row = int(match[1]), match[2]
-        if row is None:
-            return ", ".join(["(" + ", ".join("?" * width) + ")"] * count)
-        return ", ".join(f"({_numbered(row, width * number)})" for number in range(count))
+        return ", ".join(["(" + ", ".join("?" * int(match[1])) + ")"] * count)
 
     return _ROWS.sub(rows, statement)
-
-
-def _numbered(row: str, before: int) -> str:
-    """A row whose values come after so many others."""
-    return _VALUE.sub(lambda match: f"?{before + int(match[1])}", row)
 
 
 def runs(statement: str, values: Sequence[V]) -> Iterator[tuple[str, Sequence[V]]]:

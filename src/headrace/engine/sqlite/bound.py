@@ -39,8 +39,7 @@ def insert(
             wanted = Wanted()
             wanted.insert(groups)
             records.prepare(wanted)
-            ledger = Ledger(records)
-            verdicts = [ledger.insert(group, now) for group in groups]
+            verdicts = Ledger(records).insert_all(groups, now)
             records.flush()
         except BaseException:
             store.execute("ROLLBACK TO headrace_bound; RELEASE headrace_bound")

@@ -92,7 +92,7 @@ class SqliteEngine:
         self, groups: Sequence[Sequence[NewJob]], now: int
     ) -> Awaitable[list[tuple[Verdict, ...]]]:
         return self._home.session().writer.ask(
-            lambda work: [work.ledger.insert(group, now) for group in groups],
+            lambda work: work.ledger.insert_all(groups, now),
             lambda wanted: wanted.insert(groups),
             sum(map(len, groups)),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from headrace.core.admission import Holder
@@ -46,7 +46,7 @@ class Pending:
         self.jobs: dict[int, tuple[Job | None, Job]] = {}
         """By sequence: the job as the table has it (None for a new one), and as it is to be."""
         self.created: list[Job] = []
-        """New jobs that concern no other."""
+        """New jobs that concern no other; all of them wait, ready, in their queues."""
         self.removed: dict[int, str] = {}
         self.journal: list[Value] = []
         self.graves: list[Value] = []
@@ -83,12 +83,6 @@ class Pending:
         return other
 
     # Gathering
-
-    def create(self, job: Job) -> None:
-        self.created.append(job)
-        place = (job.spec.service, job.queue)
-        self.counts[(*place, job.state)] += 1
-        self.lines.add(place)
 
     def save(self, before: Job | None, new: Job) -> None:
         """`before` is the job as it was last seen or saved in this transaction."""
@@ -184,14 +178,21 @@ class Pending:
     def _write_created(self, store: Store) -> None:
         rows: list[Value] = []
         specs: list[Value] = []
+        tags: list[Value] = []
+        places: list[Place] = []
         for job in self.created:
-            rows += created(job)
-            specs += (job.seq, encode(job.spec))
+            spec = job.spec
+            rows += created(job, spec)
+            specs += (job.seq, encode(spec))
+            places.append((spec.service, spec.queue))
+            for tag in spec.tags:
+                tags += (tag, job.seq)
         store.write_rows("insert_created", rows)
         store.write_rows("insert_specs", specs)
-        tagged = [(tag, job.seq) for job in self.created for tag in job.spec.tags]
-        _write(store, "insert_tags", [value for row in tagged for value in row])
-        store.execute(statement("journal_created"), (seqs(job.seq for job in self.created),))
+        _write(store, "insert_tags", tags)
+        store.execute(statement("journal_created"), (seqs([job.seq for job in self.created]),))
+        for place, jobs in Counter(places).items():
+            self.counts[(*place, State.PENDING)] += jobs
 
     def _write_jobs(self, store: Store) -> None:
         new: list[Value] = []

@@ -199,9 +199,12 @@ class SqlRecords:
             self.record(Happening(None, job))
             self.save(None, job)
             return
-        self._pending.create(job)
-        self._known[job.spec.id] = job
-        self._drained.discard((job.spec.service, job.queue))
+        spec = job.spec
+        place = (spec.service, spec.queue)
+        self._pending.created.append(job)
+        self._pending.lines.add(place)
+        self._known[spec.id] = job
+        self._drained.discard(place)
 
     def save(self, old: Job | None, new: Job) -> None:
         job_id = new.spec.id
@@ -356,6 +359,8 @@ class SqlRecords:
 
     def counted(self, service: str, queue: str, state: State) -> int:
         place = (service, queue)
+        if self._pending.created:
+            self.flush()  # these are counted as they are written
         if place not in self._counts:
             row = self.store.fetch(statement("counted"), place)
             self._counts[place] = _COUNTS.decode(cast(str, row[0])) if row else {}

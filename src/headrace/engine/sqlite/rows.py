@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 
 from headrace.core.edges import EdgeState
-from headrace.core.model import Job, OnParentFailure
+from headrace.core.model import Job, NewJob, OnParentFailure, position
 from headrace.core.states import FINAL, EventType, State
 from headrace.engine.records import Edge
 from headrace.engine.sqlite.store import Bound, Store, Value
@@ -62,18 +62,18 @@ def _json(value: object) -> bytes | None:
     return None if value is None else encode(value)
 
 
-def created(job: Job) -> tuple[Value, ...]:
+def created(job: Job, spec: NewJob) -> tuple[Value, ...]:
     """The row of `insert_created`."""
-    spec = job.spec
+    seq, run_at = job.seq, job.run_at
     return (
-        job.seq,
+        seq,
         spec.id,
         spec.service,
-        job.queue,
-        job.type,
+        spec.queue,
+        spec.type,
         job.priority,
-        job.position,
-        job.run_at,
+        position(run_at, seq, spec.lifo),
+        run_at,
         job.expires_at,
         job.max_tries,
         spec.created_at,

@@ -61,9 +61,13 @@ VALUES @rows(19)@
 
 -- name: insert_created
 -- Jobs that concern no other and can start at once.
+WITH v (seq, id, service, queue, type, priority, position, run_at, expires_at, max_tries, at)
+AS (VALUES @rows(11)@)
 INSERT INTO jobs (seq, id, version, service, queue, type, state, stage, priority, position, run_at,
                   expires_at, max_tries, waiting_on, created_at, updated_at)
-VALUES @rows(11: $1, $2, $1, $3, $4, $5, 'pending', 'ready', $6, $7, $8, $9, $10, 0, $11, $11)@
+SELECT seq, id, seq, service, queue, type, 'pending', 'ready', priority, position, run_at,
+       expires_at, max_tries, 0, at, at
+FROM v
 
 -- name: journal_created
 -- Of jobs of which there is no more to tell than their rows do.

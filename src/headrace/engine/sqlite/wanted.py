@@ -38,7 +38,8 @@ class Wanted:
                     self.ids.add(new.id)
                 if new.depends_on:
                     self.ids.update(new.depends_on)
-                self._concern(new)
+                if new.key or new.dedup:
+                    self._concern(new)
 
     def apply(self, changes: Iterable[Change]) -> None:
         """What making these changes will ask for."""
