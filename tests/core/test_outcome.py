@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import UNSET
 
+from headrace.core import change
 from headrace.core.change import Write, choose
 from headrace.core.keys import hash_of
-from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, KeyLimit, OnLost
+from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, KeyLimit, OnLost, TryError
 from headrace.core.outcome import (
     Cancelled,
     Completed,
@@ -111,6 +114,29 @@ def test_last_try_changes_only_what_counts_as_a_failure(outcome: Outcome, event:
 def test_completion_keeps_the_result_and_clears_the_error() -> None:
     write = written(running(), Completed(RESULT))
     assert (write.result, write.error) == (RESULT, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"cancelling": "please", "detached": True},
+        {"result": RESULT, "error": TryError(NOW, 1, "ValueError", "boom")},
+    ],
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        Write(event=E.COMPLETED, at=NOW + 5, result=RESULT, error=None),
+        Write(event=E.COMPLETED, at=NOW + 5, result=None),
+        Write(event=E.COMPLETED, at=NOW + 5),
+    ],
+)
+def test_completed_is_what_the_table_makes_of_a_completion(
+    fields: dict[str, Any], write: Write
+) -> None:
+    job = running(**fields)
+    assert change.completed(job, write, 9) == change.written(job, write, 9)
 
 
 def test_failure_waits_for_the_job_s_policy_then_the_queue_s() -> None:

@@ -200,6 +200,26 @@ def written(job: Job, write: Write, version: int) -> Job | None:
     return replace(job, **fields)
 
 
+def completed(job: Job, write: Write, version: int) -> Job:
+    """What `written` makes of an active job that completes. It is by far the most frequent write,
+    and with the fields named here takes a third of the time."""
+    return replace(
+        job,
+        state=State.COMPLETED,
+        event=EventType.COMPLETED,
+        stage=Stage.NONE,
+        version=version,
+        worker=None,
+        lease_until=None,
+        detached=False,
+        cancelling=None,
+        finished_at=write.at,
+        updated_at=write.at,
+        result=job.result if write.result is UNSET else write.result,
+        error=job.error if write.error is UNSET else write.error,
+    )
+
+
 def choose(change: Change, stored: Job) -> Write | None:
     """The write of the first case whose guard fits the stored job."""
     for case in change.cases:

@@ -95,9 +95,8 @@ class Lost(Struct, frozen=True, gc=False, tag=True, tag_field="outcome"):
     contended: bool = False
 
 
-Outcome = (
-    Completed
-    | Failed
+Incomplete = (
+    Failed
     | Uncounted
     | Terminated
     | Snoozed
@@ -108,6 +107,7 @@ Outcome = (
     | Returned
     | Lost
 )
+Outcome = Completed | Incomplete
 
 
 def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueSettings) -> Change:
@@ -116,6 +116,10 @@ def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
     A cancel that was asked for meanwhile wins over everything but an end of the job: a handler
     that finished has finished.
     """
+    if isinstance(outcome, Completed):  # nearly always
+        write = Write(event=EventType.COMPLETED, at=now, result=outcome.result, error=None)
+        guard = Guard(states=_ACTIVE, token=job.token)
+        return Change(job, (Case(guard, write),), leaves_trace=True)
     write = _write(job, outcome, now, chance, settings)
     lapsed = now if isinstance(outcome, Lost) else None
     if write.event in _ENDS:
@@ -143,10 +147,10 @@ def _case(job: Job, write: Write, cancelling: bool | None, lapsed: int | None) -
     return Case(guard, write)
 
 
-def _write(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueSettings) -> Write:
+def _write(
+    job: Job, outcome: Incomplete, now: int, chance: float, settings: QueueSettings
+) -> Write:
     match outcome:
-        case Completed(result=result):
-            return Write(event=EventType.COMPLETED, at=now, result=result, error=None)
         case Failed(problem=problem, after=after):
             return _failed(job, problem, after, now, chance, settings)
         case Uncounted(problem=problem, after=after):

@@ -15,7 +15,6 @@ from typing import Any
 
 from headrace.core import outcome, signals
 from headrace.core.errors import InvalidValue, UndecodablePayload, UnknownTask
-from headrace.core.model import Job
 from headrace.core.outcome import Outcome, Problem
 from headrace.core.retry import Custom
 from headrace.runtime.clock import Clock
@@ -46,10 +45,10 @@ class Executor:
         self._threads, self._processes = threads, processes
         self._middleware, self._resolve = middleware, resolve
 
-    def handler(self, job: Job) -> Handler | None:
-        """The job's handler, None for a type that nobody here takes."""
+    def handler(self, type: str) -> Handler | None:
+        """The handler of a type, None for one that nobody here takes."""
         try:
-            return self._router.route(job.type)
+            return self._router.route(type)
         except UnknownTask:
             return None
 
@@ -84,7 +83,9 @@ class Executor:
         running.set(ctx)
         if handler.resources or handler.loads_dependencies:
             return self._furnish(handler, ctx, args, kwargs)
-        return self._wrap(handler, ctx, args, kwargs)
+        if self._middleware or handler.middleware:
+            return self._wrap(handler, ctx, args, kwargs)
+        return self._invoke(handler, ctx, args, kwargs)
 
     async def _furnish(
         self, handler: Handler, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]
@@ -100,8 +101,6 @@ class Executor:
         self, handler: Handler, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]
     ) -> Awaitable[Any]:
         """Puts the middleware around."""
-        if not self._middleware and not handler.middleware:
-            return self._invoke(handler, ctx, args, kwargs)
 
         def proceed() -> Awaitable[Any]:
             return self._invoke(handler, ctx, args, kwargs)
@@ -123,12 +122,12 @@ class Executor:
         # Also with a lost lease: the token guards the write, and the journal tells of it.
         if ctx.interrupted is Interrupt.DEADLINE:
             return outcome.Expired()
+        if value is None:
+            return outcome.Completed(ctx.raw_result)
         if isinstance(value, Detached):
             return outcome.Detached(self._clock.now() + round(value.seconds * 1000))
         if isinstance(value, MovedTo):
             return outcome.Moved(value.queue, value.type, value.run_at, ctx.raw_result)
-        if value is None:
-            return outcome.Completed(ctx.raw_result)
         return outcome.Completed(ctx.encoded(value))
 
     def interrupted(self, ctx: JobContext) -> Outcome | None:

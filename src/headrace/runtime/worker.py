@@ -312,12 +312,14 @@ class Worker:
         self._begun += len(jobs)
         self._quiet.clear()
         now = self._clock.now()
+        runs, limits, start = self._runs, self._limits, self._loop.create_task
+        handlers = {type: self._executor.handler(type) for type in {job.type for job in jobs}}
         for job in jobs:
             limit = self._limit(job, job.started_at or 0)
-            run = Run(job, JobContext(job, self, limit), self._executor.handler(job), limit)
-            self._runs[job.token] = run
-            self._limits.watch(run, now)
-            run.task = self._loop.create_task(self._execute(run))
+            run = Run(job, JobContext(job, self, limit), handlers[job.type], limit)
+            runs[job.token] = run
+            limits.watch(run, now)
+            run.task = start(self._execute(run))
         self._keeper.held_more()
 
     async def _execute(self, run: Run) -> None:
