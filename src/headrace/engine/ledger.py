@@ -56,7 +56,8 @@ class Ledger:
     def insert_all(self, groups: Sequence[Sequence[NewJob]], now: int) -> list[tuple[Verdict, ...]]:
         """Takes groups in order. Most are one plain job like the last: for these there are no
         facts to look up, and the settings of the queue are known."""
-        records, answers = self._records, list[tuple[Verdict, ...]]()
+        records = self._records
+        answers: list[tuple[Verdict, ...]] = []
         service = queue = ""
         settings = DEFAULTS
         for group in groups:
@@ -244,7 +245,8 @@ class Ledger:
         """The jobs started, and whether it stopped before it had looked at enough."""
         records = self._records
         taken = records.start(request, queue, room)
-        self._tell(taken)
+        if taken:
+            self._tell(taken)
         room -= len(taken)
         passed = 0
         while room > 0 and passed < PASS:
@@ -290,20 +292,20 @@ class Ledger:
         answers: list[Answer] = []
         while len(answers) < len(changes):
             finished = self._records.finish(changes, len(answers))
-            self._tell([answer.job for answer in finished if answer.job])
-            answers += finished
+            if finished:
+                ended = [answer.job for answer in finished if answer.job]
+                self._tell(ended)
+                for service, queue in {(job.spec.service, job.queue) for job in ended}:
+                    self._wake_capped(service, queue)
+                answers += finished
             if len(answers) < len(changes):
                 answers.append(self.apply(changes[len(answers)]))
         return answers
 
     def _tell(self, jobs: Sequence[Job]) -> None:
-        """Wakes whoever watches these jobs, or waits for a place under their queue's cap."""
-        if not jobs:
-            return
+        """Wakes whoever watches these jobs."""
         self.topics.add(JOURNAL_TOPIC)
         self.topics.update([job_topic(job.spec.id) for job in jobs])
-        for service, queue in {(j.spec.service, j.queue) for j in jobs if j.state in FINAL}:
-            self._wake_capped(service, queue)
 
     def apply(self, change: Change) -> Answer:
         """Makes the first case whose guard fits."""

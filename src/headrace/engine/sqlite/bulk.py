@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from headrace.core.change import Applied, Change, choose, written
+from headrace.core.change import Change, choose, completed
 from headrace.core.claims import ClaimRequest
 from headrace.core.model import Job
 from headrace.core.states import EventType, State
@@ -21,32 +21,33 @@ from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, Value, seqs
 from headrace.engine.statements import LARGEST
 
-_LINE = msgspec.json.Decoder(list[tuple[State, Job]])
+_LINE = msgspec.json.Decoder(list[Job])
 
 
 def start_line(
     store: Store, request: ClaimRequest, queue: str, room: int, newest: int
-) -> tuple[list[Job], list[State]]:
-    """Starts up to `room` jobs of a line; the jobs as they are now, and the states they had."""
+) -> tuple[list[Job], int]:
+    """Starts up to `room` jobs of a line; the jobs as they are now, and how many of them waited for
+    another try (`retry`) instead of their first (`pending`)."""
     now, worker, lease_until = request.now, request.worker, request.now + request.lease
     alike = (
-        f',"version":0,"state":"{State.ACTIVE}","event":"{EventType.STARTED}","updated_at":{now}'
-        f',"worker":{encode(worker).decode()},"lease_until":{lease_until},"started_at":{now},"spec":'
+        f',"version":0,"state":"{State.ACTIVE}","event":"{EventType.STARTED}"'
+        f',"queue":{encode(queue).decode()},"type":',
+        f',"updated_at":{now},"tries":',
+        f',"worker":{encode(worker).decode()},"lease_until":{lease_until},"started_at":{now}',
     )
-    values = (request.service, queue, min(room, LARGEST), alike)
+    values = (request.service, queue, min(room, LARGEST), *alike)
     row = store.fetch(statement("line"), values)
     if row is None or row[0] is None:
-        return [], []
-    line = _LINE.decode(cast(str, row[0]))
-    states = [state for state, _ in line]
-    jobs = with_results([job for _, job in line], row[1])
+        return [], 0
+    jobs = with_results(_LINE.decode(cast(str, row[0])), row[1])
     for version, job in enumerate(jobs, newest + 1):
         force_setattr(job, "version", version)  # nobody else has it yet
         force_setattr(job, "token", version)
-    numbers = seqs(job.seq for job in jobs)
+    numbers = seqs([job.seq for job in jobs])
     store.execute(statement("journal_line"), (newest, now, worker, numbers))
     store.execute(statement("start_line"), (newest, worker, lease_until, now, numbers))
-    return jobs, states
+    return jobs, cast(int, row[2])
 
 
 def only_completes(change: Change) -> bool:
@@ -71,16 +72,16 @@ class Finishing:
         self._rows: list[Value] = []
         self._entries: list[Value] = []
 
-    def add(self, change: Change, stored: Job, version: int) -> Applied | None:
-        """The answer; None where the guard or the table does not allow the change."""
+    def add(self, change: Change, stored: Job, version: int) -> Job | None:
+        """The job as it is then; None where the guard or the table does not allow the change."""
         write = choose(change, stored)
-        new = None if write is None else written(stored, write, version)
-        if new is None:
+        if write is None or stored.state is not State.ACTIVE:
             return None
+        new = completed(stored, write, version)
         result = None if new.result is None else bytes(new.result)
-        self._entries += (new.seq, version, new.updated_at)
-        self._rows += (new.seq, stored.version, version, new.updated_at, result)
-        return Applied(new)
+        self._entries += (new.seq, version, write.at)
+        self._rows += (new.seq, stored.version, version, write.at, result)
+        return new
 
     def write(self, store: Store) -> bool:
         """Whether all jobs were as they were taken to be; if not, all of it must be taken back."""

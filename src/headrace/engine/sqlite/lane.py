@@ -6,7 +6,6 @@ import asyncio
 import logging
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -44,31 +43,21 @@ class Ask(Generic[Subject]):
         self.future: asyncio.Future[Any] = loop.create_future()
 
 
-_Answers = list[tuple[asyncio.Future[Any], object, BaseException | None]]
+Answered = tuple[Ask[Subject], object, BaseException | None]
+"""An ask, and what came of it."""
 
 
-class Answers:
-    """Answers on their way: each event loop is woken once for all of its own."""
-
-    def __init__(self) -> None:
-        self._by_loop: defaultdict[asyncio.AbstractEventLoop, _Answers] = defaultdict(list)
-
-    def add(self, ask: Ask[Any], answer: object, error: BaseException | None = None) -> None:
-        self._by_loop[ask.loop].append((ask.future, answer, error))
-
-    def fail(self, asks: Sequence[Ask[Any]], error: BaseException) -> None:
-        """The same error for all."""
-        for ask in asks:
-            self.add(ask, None, error)
-
-    def send(self) -> None:
-        here = _loop_of_this_thread()
-        for loop, answers in self._by_loop.items():
-            if loop is here:
-                _settle(answers)
-                continue
-            with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, answers)
+def send(answers: Sequence[Answered[Any]]) -> None:
+    """Settles what was asked; each event loop is woken once for all of its own."""
+    here = _loop_of_this_thread()
+    loops = {ask.loop for ask, _, _ in answers}
+    for loop in loops:
+        own = answers if len(loops) == 1 else [one for one in answers if one[0].loop is loop]
+        if loop is here:
+            _settle(own)
+            continue
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, own)
 
 
 def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
@@ -78,8 +67,9 @@ def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _settle(answers: _Answers) -> None:
-    for future, answer, error in answers:
+def _settle(answers: Sequence[Answered[Any]]) -> None:
+    for ask, answer, error in answers:
+        future = ask.future
         if future.done():
             continue
         if error is None:
@@ -185,10 +175,9 @@ class Lane(Generic[Subject]):
     def _broken(self, asks: list[Ask[Subject]], error: BaseException) -> None:
         """Answers for those that have no answer yet: the first to settle a future wins."""
         log.error("%s failed; it goes on", self._thread.name, exc_info=error)
-        answers, reason = Answers(), EngineUnavailable(f"{self._thread.name} failed: {error!r}")
+        reason = EngineUnavailable(f"{self._thread.name} failed: {error!r}")
         reason.__cause__ = error
-        answers.fail(asks, reason)
-        answers.send()
+        send([(ask, None, reason) for ask in asks])
 
     def _go_on(self) -> None:
         """What was asked meanwhile goes back to its event loops, which may be quicker; with the

@@ -25,7 +25,7 @@ from headrace.core.states import EventType, State
 from headrace.engine.protocol import Details, Entry
 from headrace.engine.sqlite.errors import breaks_connection, translate
 from headrace.engine.sqlite.journal import events
-from headrace.engine.sqlite.lane import Answers, Ask, Lane
+from headrace.engine.sqlite.lane import Answered, Ask, Lane, send
 from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.pace import Pace
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
@@ -84,23 +84,24 @@ class Reader:
         return True
 
     def _serve(self, asks: list[Ask[Store]]) -> None:
-        answers = Answers()
+        answers: list[Answered[Store]] = []
         try:
             store = self._connect()
             store.execute("BEGIN")
             try:
                 for ask in asks:
                     try:
-                        answers.add(ask, ask.work(store))
+                        answers.append((ask, ask.work(store), None))
                     except Exception as error:
-                        answers.add(ask, None, self._explained(error))
+                        answers.append((ask, None, self._explained(error)))
             finally:
                 if store.in_transaction:
                     store.execute("COMMIT")
         except Exception as error:
             # An ask that has its answer keeps it: the first one to settle a future wins.
-            answers.fail(asks, self._explained(error))
-        answers.send()
+            explained = self._explained(error)
+            answers += [(ask, None, explained) for ask in asks]
+        send(answers)
 
     def _explained(self, error: Exception) -> Exception:
         if breaks_connection(error):

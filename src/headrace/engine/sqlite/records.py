@@ -7,7 +7,7 @@ see `Wanted`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -16,7 +16,7 @@ from typing import cast
 import msgspec
 
 from headrace.core.admission import Holder
-from headrace.core.change import Answer, Change
+from headrace.core.change import Answer, Applied, Change
 from headrace.core.claims import ClaimRequest, Lease, Renewal
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import Discard, QueueSettings
@@ -68,6 +68,9 @@ class SqlRecords:
         self._keys: dict[Place, KeyRow] = {}
         self._lines = KeyLines(store)
         self._holders: dict[Place, Holder | None] = {}
+        self._edges = True
+        """Whether anything depends on anything. In many stores nothing does: then no job that ends
+        is looked up."""
         self._edges_to: dict[str, dict[str, Edge]] = {}
         self._parents: defaultdict[str, set[str]] = defaultdict(set)
         self._counts: dict[Place, dict[State, int]] = {}
@@ -82,9 +85,9 @@ class SqlRecords:
         """Reads where the store stands."""
         head = self.store.fetch(statement("head"))
         assert head
-        seq, settings, revision = cast(tuple[int, int, int], head)
+        seq, settings, revision, edges = cast(tuple[int, int, int, int], head)
         self._base = (seq, revision)
-        self._seq, self.revision = seq, revision
+        self._seq, self.revision, self._edges = seq, revision, bool(edges)
         self._settings.refresh(self.store, settings)
 
     # Looking up beforehand
@@ -124,6 +127,8 @@ class SqlRecords:
         self._heads.update((head[0], head) for head in _HEADS.decode(text))
 
     def _load_edges(self, parents: Iterable[str]) -> None:
+        if not self._edges:
+            return
         missing = [parent for parent in parents if parent not in self._edges_to]
         if not missing:
             return
@@ -266,15 +271,16 @@ class SqlRecords:
         while len(started) < room and (service, queue) not in self._drained:
             self._flush_line(service, queue)
             left = room - len(started)
-            jobs, before = start_line(self.store, request, queue, left, self._seq)
+            jobs, retried = start_line(self.store, request, queue, left, self._seq)
             if not jobs:
                 break
             self._flushes += 1
             self._seq += len(jobs)
-            for state in before:
-                self._pending.counts[service, queue, state] -= 1
-            self._pending.counts[service, queue, State.ACTIVE] += len(jobs)
-            self._known.update((job.spec.id, job) for job in jobs)
+            counts = self._pending.counts
+            counts[service, queue, State.PENDING] -= len(jobs) - retried
+            counts[service, queue, State.RETRY] -= retried
+            counts[service, queue, State.ACTIVE] += len(jobs)
+            self._known.update([(job.spec.id, job) for job in jobs])
             started += jobs
         return started
 
@@ -282,30 +288,29 @@ class SqlRecords:
         if self._careful:
             return []
         finishing, answers = Finishing(), list[Answer]()
-        ended: defaultdict[Place, int] = defaultdict(int)
+        known, waiting = self._known, self._pending.jobs
+        ended: list[Place] = []
         for change in islice(changes, first, None):
             if not only_completes(change):
                 break
             # Taken to be as the caller has seen it, until writing shows whether it was.
-            job_id = change.job.spec.id
-            stored = self._known.get(job_id, change.job)
+            spec = change.job.spec
+            stored = known.get(spec.id, change.job)
             if not stored or stored.detached or stored.cancelling is not None:
                 break
-            if job_id not in self._edges_to:
-                self._load_edges((job_id,))
-            if self._edges_to[job_id] or stored.seq in self._pending.jobs:
+            if stored.seq in waiting or self._has_dependents(spec.id):
                 break
-            answer = finishing.add(change, stored, self._seq + 1)
-            if answer is None:
+            new = finishing.add(change, stored, self._seq + 1)
+            if new is None:
                 break
             self._seq += 1
-            self._known[job_id] = answer.job
-            ended[stored.spec.service, stored.queue] += 1
-            answers.append(answer)
+            known[spec.id] = new
+            ended.append((spec.service, new.queue))
+            answers.append(Applied(new))
         if not finishing.write(self.store):
             raise Again
         self._flushes += bool(answers)
-        for place, jobs in ended.items():
+        for place, jobs in Counter(ended).items():
             self._pending.counts[(*place, State.ACTIVE)] -= jobs
             self._pending.counts[(*place, State.COMPLETED)] += jobs
         return answers
@@ -442,7 +447,14 @@ class SqlRecords:
 
     def edges_to(self, parent_id: str) -> list[Edge]:
         self._load_edges((parent_id,))
-        return list(self._edges_to[parent_id].values())
+        return list(self._edges_to[parent_id].values()) if self._edges else []
+
+    def _has_dependents(self, job_id: str) -> bool:
+        if not self._edges:
+            return False
+        if job_id not in self._edges_to:
+            self._load_edges((job_id,))
+        return bool(self._edges_to[job_id])
 
     def edges_from(self, child_id: str) -> list[Edge]:
         self._flush_edges()
@@ -453,6 +465,7 @@ class SqlRecords:
             self.flush()
 
     def set_edge(self, edge: Edge) -> None:
+        self._edges = True
         self._pending.tie(self._seq, edge)
         if edge.parent_id in self._edges_to:
             self._tie(edge)

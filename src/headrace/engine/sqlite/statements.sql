@@ -5,6 +5,10 @@
 -- JSON of stored specs, results and events is passed on byte for byte.
 --
 -- `carray(?)` is a bound array of integers or strings.
+--
+-- Where the way of every job leads, rows are written `OR FAIL`: a statement that fails leaves what it
+-- had written, so SQLite need not copy every page before it changes it. Whoever runs it takes the
+-- whole transaction or its savepoint back.
 
 -- name: job_json
 -- One job as the JSON of core.model.Job, without its result: a result is any JSON, also `null`,
@@ -35,7 +39,8 @@ FROM
 -- name: head
 SELECT ifnull((SELECT max(seq) FROM journal), 0),
        (SELECT value FROM meta WHERE name = 'settings'),
-       (SELECT value FROM meta WHERE name = 'revision')
+       (SELECT value FROM meta WHERE name = 'revision'),
+       EXISTS (SELECT 1 FROM edges WHERE parent_id > '')
 
 -- Jobs --------------------------------------------------------------------------------------
 
@@ -63,20 +68,20 @@ VALUES @rows(19)@
 -- Jobs that concern no other and can start at once.
 WITH v (seq, id, service, queue, type, priority, position, run_at, expires_at, max_tries, at)
 AS (VALUES @rows(11)@)
-INSERT INTO jobs (seq, id, version, service, queue, type, state, stage, priority, position, run_at,
-                  expires_at, max_tries, waiting_on, created_at, updated_at)
+INSERT OR FAIL INTO jobs (seq, id, version, service, queue, type, state, stage, priority, position,
+                          run_at, expires_at, max_tries, waiting_on, created_at, updated_at)
 SELECT seq, id, seq, service, queue, type, 'pending', 'ready', priority, position, run_at,
        expires_at, max_tries, 0, at, at
 FROM v
 
 -- name: journal_created
 -- Of jobs of which there is no more to tell than their rows do.
-INSERT INTO journal (seq, job, at, event, state, queue, type, tries)
+INSERT OR FAIL INTO journal (seq, job, at, event, state, queue, type, tries)
 SELECT jobs.seq, jobs.seq, jobs.updated_at, 'created', jobs.state, jobs.queue, jobs.type, 0
 FROM carray(?) AS new CROSS JOIN jobs ON jobs.seq = new.value
 
 -- name: insert_specs
-INSERT INTO specs (job, body) VALUES @rows(2)@
+INSERT OR FAIL INTO specs (job, body) VALUES @rows(2)@
 
 -- name: update_placed
 WITH v (seq, stage, waiting_on) AS (VALUES @rows(3)@)
@@ -85,29 +90,29 @@ UPDATE jobs SET stage = v.stage, waiting_on = v.waiting_on FROM v WHERE jobs.seq
 -- Jobs that need no closer look start and finish by the batch: see bulk.py -------------------
 
 -- name: line
--- The head of a line, in order, each with the state it has and as it will be when it has started,
--- but for its version; nothing if one of its jobs needs a closer look. ?4 is what is the same for
--- all of them.
+-- The head of a line, in order, each job as it will be when it has started, but for its version;
+-- nothing if one of its jobs needs a closer look. The fields are in the order of core.model.Job,
+-- in which they are read quickest; ?4, ?5 and ?6 are those that are the same for all of the jobs.
 SELECT iif(count(key) + count(expires_at), NULL, '[' || group_concat(
-    '["' || state || '",{"seq":' || seq || ',"queue":' || json_quote(queue)
-    || ',"type":' || json_quote(type) || ',"priority":' || priority
-    || ',"max_tries":' || max_tries || ',"run_at":' || run_at || ',"tries":' || (tries + 1)
+    '{"spec":' || (SELECT body FROM specs WHERE job = seq) || ',"seq":' || seq
+    || ?4 || json_quote(type) || ',"priority":' || priority || ',"max_tries":' || max_tries
+    || ',"run_at":' || run_at || ?5 || (tries + 1) || ?6
     || iif(error IS NULL, '', ',"error":' || error)
-    || iif(progress IS NULL, '', ',"progress":' || progress)
-    || ?4 || (SELECT body FROM specs WHERE job = seq) || '}]'
-) || ']'), @results_json@
+    || iif(progress IS NULL, '', ',"progress":' || progress) || '}'
+) || ']'), @results_json@, sum(state = 'retry')
 FROM (SELECT * FROM jobs WHERE service = ?1 AND queue = ?2 AND stage = 'ready'
       ORDER BY priority, position LIMIT ?3)
 
 -- name: journal_line
 -- ?1 is the newest sequence so far. The rows of an array are numbered from 1.
-INSERT INTO journal (seq, job, before, at, event, state, previous, queue, type, tries, worker)
+INSERT OR FAIL INTO journal (seq, job, before, at, event, state, previous, queue, type, tries,
+                             worker)
 SELECT ?1 + line.rowid, jobs.seq, jobs.version, ?2, 'started', 'active', jobs.state, jobs.queue,
        jobs.type, jobs.tries + 1, ?3
 FROM carray(?4) AS line CROSS JOIN jobs ON jobs.seq = line.value
 
 -- name: start_line
-UPDATE jobs
+UPDATE OR FAIL jobs
 SET state = 'active', event = 'started', stage = '', version = ?1 + line.rowid,
     token = ?1 + line.rowid, tries = jobs.tries + 1, worker = ?2, lease_until = ?3,
     started_at = ?4, updated_at = ?4
@@ -115,7 +120,8 @@ FROM carray(?5) AS line WHERE jobs.seq = line.value
 
 -- name: journal_finished
 WITH v (seq, version, at) AS (VALUES @rows(3)@)
-INSERT INTO journal (seq, job, before, at, event, state, previous, queue, type, tries, worker)
+INSERT OR FAIL INTO journal (seq, job, before, at, event, state, previous, queue, type, tries,
+                             worker)
 SELECT v.version, jobs.seq, jobs.version, v.at, 'completed', 'completed', 'active', jobs.queue,
        jobs.type, jobs.tries, jobs.worker
 FROM v CROSS JOIN jobs ON jobs.seq = v.seq
@@ -123,7 +129,7 @@ FROM v CROSS JOIN jobs ON jobs.seq = v.seq
 -- name: update_finished
 -- `before` is the version that each job is taken to have: the caller counts what was changed.
 WITH v (seq, before, version, at, result) AS (VALUES @rows(5)@)
-UPDATE jobs
+UPDATE OR FAIL jobs
 SET state = 'completed', event = 'completed', stage = '', version = v.version, worker = NULL,
     lease_until = NULL, finished_at = v.at, updated_at = v.at, result = v.result, error = NULL
 FROM v WHERE jobs.seq = v.seq AND jobs.version = v.before

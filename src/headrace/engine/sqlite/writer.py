@@ -18,7 +18,7 @@ import apsw
 from headrace.core.errors import EngineError
 from headrace.engine.ledger import Ledger
 from headrace.engine.sqlite.errors import breaks_connection, translate
-from headrace.engine.sqlite.lane import Answers, Ask, Lane
+from headrace.engine.sqlite.lane import Answered, Ask, Lane, send
 from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.pace import Pace
 from headrace.engine.sqlite.records import Again, SqlRecords
@@ -59,14 +59,11 @@ class Work:
         self.topics = self.ledger.topics
 
 
-_Answer = tuple[Ask[Work], object, BaseException | None]
-
-
 @dataclass(slots=True)
 class _Done:
     """What a transaction came to, before it is committed."""
 
-    answers: list[_Answer] = field(default_factory=list[_Answer])
+    answers: list[Answered[Work]] = field(default_factory=list[Answered[Work]])
     topics: set[str] = field(default_factory=set[str])
     span: Span = field(default_factory=Span)
 
@@ -140,18 +137,15 @@ class Writer:
 
     def _answer(self, asks: list[Ask[Work]], begin: Begin) -> bool:
         """Does and answers what is asked; whether anything happened that somebody may wait for."""
-        answers = Answers()
         try:
             done = self._commit(asks, begin)
         except Occupied:
             raise
         except Exception as error:
-            answers.fail(asks, self._explained(error))
-            answers.send()
+            explained = self._explained(error)
+            send([(ask, None, explained) for ask in asks])
             return False
-        for ask, answer, error in done.answers:
-            answers.add(ask, answer, error)
-        answers.send()
+        send(done.answers)
         self._announce(done.topics, done.span)
         return bool(done.topics)
 
@@ -224,7 +218,7 @@ class Writer:
                 ask.want(wanted)
         records.prepare(wanted)
         work = Work(records)
-        answers: list[_Answer] = [(ask, ask.work(work), None) for ask in asks]
+        answers: list[Answered[Work]] = [(ask, ask.work(work), None) for ask in asks]
         records.flush()
         return _Done(answers, work.topics, records.span)
 
