@@ -11,7 +11,15 @@ from msgspec import UNSET
 from headrace.core import change
 from headrace.core.change import Write, choose
 from headrace.core.keys import hash_of
-from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, KeyLimit, OnLost, TryError
+from headrace.core.model import (
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    Dedup,
+    Job,
+    KeyLimit,
+    OnLost,
+    TryError,
+)
 from headrace.core.outcome import (
     Cancelled,
     Completed,
@@ -137,6 +145,25 @@ def test_completed_is_what_the_table_makes_of_a_completion(
 ) -> None:
     job = running(**fields)
     assert change.completed(job, write, 9) == change.written(job, write, 9)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        running(new(key=KEY)),
+        running(new(dedup=Dedup("d"))),
+        running(deadline=NOW + 60_000),
+    ],
+)
+def test_completion_that_concerns_more_than_the_job_says_so(job: Job) -> None:
+    assert not settle(job, Completed(), NOW, 0.5, DEFAULTS).only_completes
+
+
+def test_only_a_plain_completion_may_be_done_by_the_batch() -> None:
+    at_once = QueueSettings(retention={State.COMPLETED: Retention(age=0)})
+    assert settle(running(), Completed(), NOW, 0.5, DEFAULTS).only_completes
+    assert not settle(running(), Completed(), NOW, 0.5, at_once).only_completes
+    assert not settle(running(), Failed(PROBLEM), NOW, 0.5, DEFAULTS).only_completes
 
 
 def test_failure_waits_for_the_job_s_policy_then_the_queue_s() -> None:

@@ -100,6 +100,9 @@ class Change(Struct, frozen=True, gc=False):
     cases: tuple[Case, ...]
     leaves_trace: bool = False
     """A refusal is journaled as `stale_completion_ignored`."""
+    only_completes: bool = False
+    """It can do no more than complete the job, whose end concerns no key, dedup key or deadline:
+    what an engine may do by the batch."""
 
 
 class Applied(Struct, frozen=True, gc=False):

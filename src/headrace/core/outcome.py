@@ -118,8 +118,9 @@ def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
     """
     if isinstance(outcome, Completed):  # nearly always
         write = Write(event=EventType.COMPLETED, at=now, result=outcome.result, error=None)
-        guard = Guard(states=_ACTIVE, token=job.token)
-        return Change(job, (Case(guard, write),), leaves_trace=True)
+        guard, spec = Guard(states=_ACTIVE, token=job.token), job.spec
+        alone = spec.key is None and spec.dedup is None and job.deadline is None
+        return Change(job, (Case(guard, write),), True, alone)
     write = _write(job, outcome, now, chance, settings)
     lapsed = now if isinstance(outcome, Lost) else None
     if write.event in _ENDS:

@@ -73,10 +73,12 @@ class JobContext:
     """The parents' results by id, where the task asked for them (`load_dependencies=True`)."""
     unfit: BaseException | None = None
     """The error that this job's own arguments or result raised: another try would not mend it."""
-    _stop: Interrupt | None = None
+    interrupted: Interrupt | None = None
+    """Why the handler was told to stop; set by the worker."""
+    raw_result: msgspec.Raw | None = None
+    """What `set_result` was given, encoded."""
     _stopped: threading.Event | None = None
     _reason: str | None = None
-    _result: msgspec.Raw | None = None
     _sent: Progress | None = None
 
     def __init__(self, job: Job, desk: Desk, time_limit: int | None = None) -> None:
@@ -104,7 +106,7 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: cancelled, out of time, or the worker is leaving."""
-        return self._stop is not None
+        return self.interrupted is not None
 
     @property
     def cancel_reason(self) -> str | None:
@@ -115,17 +117,13 @@ class JobContext:
         with _making:
             if self._stopped is None:
                 self._stopped = threading.Event()
-        return self._stop is not None or self._stopped.wait(timeout)
+        return self.interrupted is not None or self._stopped.wait(timeout)
 
     def interrupt(self, why: Interrupt, reason: str | None = None) -> None:
         """Tells the handler to stop; called by the worker."""
-        self._stop, self._reason = why, reason
+        self.interrupted, self._reason = why, reason
         if self._stopped is not None:
             self._stopped.set()
-
-    @property
-    def interrupted(self) -> Interrupt | None:
-        return self._stop
 
     def in_line(self, waiting: bool) -> None:
         """The handler waits for a place to run, or has it now: only then does its time count.
@@ -178,7 +176,7 @@ class JobContext:
 
     def set_result(self, value: object) -> None:
         """Sets the result so far: what a handler that returns None leaves behind."""
-        self._result = self.encoded(value)
+        self.raw_result = self.encoded(value)
 
     def encoded(self, value: object) -> msgspec.Raw:
         """A result as it is stored; what cannot be one is noted as `unfit`."""
@@ -194,12 +192,8 @@ class JobContext:
     @property
     def result(self) -> Any:
         """The result so far: set here, or by the handler that moved the job here."""
-        raw = self.job.result if self._result is None else self._result
+        raw = self.job.result if self.raw_result is None else self.raw_result
         return None if raw is None else codec.decode_any(raw)
-
-    @property
-    def raw_result(self) -> msgspec.Raw | None:
-        return self._result
 
     def detach(self, timeout: float | timedelta = 3600.0) -> Detached:
         """`return ctx.detach()` leaves the job active until someone with the token settles it.

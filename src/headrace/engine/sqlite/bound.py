@@ -40,7 +40,7 @@ def insert(
             wanted.insert(groups)
             records.prepare(wanted)
             verdicts = Ledger(records).insert_all(groups, now)
-            records.flush()
+            records.end()
         except BaseException:
             store.execute("ROLLBACK TO headrace_bound; RELEASE headrace_bound")
             raise

@@ -50,21 +50,6 @@ def start_line(
     return jobs, cast(int, row[2])
 
 
-def only_completes(change: Change) -> bool:
-    """Whether the change can do no more than complete a job whose end concerns no other."""
-    if len(change.cases) != 1:
-        return False
-    write, job = change.cases[0].write, change.job
-    return (
-        write.event is EventType.COMPLETED
-        and not write.discards
-        and write.reason is None
-        and job.spec.key is None
-        and job.spec.dedup is None
-        and job.deadline is None
-    )
-
-
 class Finishing:
     """Gathers completions, and writes them."""
 

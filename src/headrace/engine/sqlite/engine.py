@@ -94,7 +94,7 @@ class SqliteEngine:
         return self._home.session().writer.ask(
             lambda work: work.ledger.insert_all(groups, now),
             lambda wanted: wanted.insert(groups),
-            sum(map(len, groups)),
+            len(groups[0]) if len(groups) == 1 else sum(map(len, groups)),
         )
 
     def claim(self, request: ClaimRequest, changes: Sequence[Change] = ()) -> Awaitable[Claimed]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 
 from headrace.core.admission import Holder
@@ -179,19 +179,20 @@ class Pending:
         rows: list[Value] = []
         specs: list[Value] = []
         tags: list[Value] = []
-        places: list[Place] = []
+        places: dict[Place, int] = {}
         for job in self.created:
             spec = job.spec
             rows += created(job, spec)
             specs += (job.seq, encode(spec))
-            places.append((spec.service, spec.queue))
+            place = (spec.service, spec.queue)
+            places[place] = places.get(place, 0) + 1
             for tag in spec.tags:
                 tags += (tag, job.seq)
         store.write_rows("insert_created", rows)
         store.write_rows("insert_specs", specs)
         _write(store, "insert_tags", tags)
         store.execute(statement("journal_created"), (seqs([job.seq for job in self.created]),))
-        for place, jobs in Counter(places).items():
+        for place, jobs in places.items():
             self.counts[(*place, State.PENDING)] += jobs
 
     def _write_jobs(self, store: Store) -> None:

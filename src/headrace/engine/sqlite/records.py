@@ -7,7 +7,7 @@ see `Wanted`.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -22,7 +22,7 @@ from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import WAITING, State
 from headrace.engine.records import Edge, Happening, KeyRow
-from headrace.engine.sqlite.bulk import Finishing, only_completes, start_line
+from headrace.engine.sqlite.bulk import Finishing, start_line
 from headrace.engine.sqlite.journal import entry_row, grave_row
 from headrace.engine.sqlite.keylines import KeyLines
 from headrace.engine.sqlite.pending import Pending, Place, grouped
@@ -289,9 +289,9 @@ class SqlRecords:
             return []
         finishing, answers = Finishing(), list[Answer]()
         known, waiting = self._known, self._pending.jobs
-        ended: list[Place] = []
+        ended: dict[Place, int] = {}
         for change in islice(changes, first, None):
-            if not only_completes(change):
+            if not change.only_completes:
                 break
             # Taken to be as the caller has seen it, until writing shows whether it was.
             spec = change.job.spec
@@ -305,12 +305,13 @@ class SqlRecords:
                 break
             self._seq += 1
             known[spec.id] = new
-            ended.append((spec.service, new.queue))
+            place = (spec.service, new.queue)
+            ended[place] = ended.get(place, 0) + 1
             answers.append(Applied(new))
         if not finishing.write(self.store):
             raise Again
         self._flushes += bool(answers)
-        for place, jobs in Counter(ended).items():
+        for place, jobs in ended.items():
             self._pending.counts[(*place, State.ACTIVE)] -= jobs
             self._pending.counts[(*place, State.COMPLETED)] += jobs
         return answers
@@ -490,12 +491,17 @@ class SqlRecords:
         if not self._pending:
             return
         self._flushes += 1
-        self._pending.flush(self.store)
+        self.end()
         for (service, queue, state), jobs in self._pending.counts.items():
             counts = self._counts.get((service, queue))
             if counts is not None:
                 counts[state] = counts.get(state, 0) + jobs
         self._pending = Pending()
+
+    def end(self) -> None:
+        """Writes what is waiting, as the last thing in a transaction."""
+        if self._pending:
+            self._pending.flush(self.store)
 
     @contextmanager
     def bypassed(self) -> Generator[Store, None, None]:

@@ -349,7 +349,7 @@ ON CONFLICT DO UPDATE SET arrival = excluded.arrival
 SELECT json_group_object(state, jobs) FROM counts WHERE service = ? AND queue = ?
 
 -- name: add_counts
-INSERT INTO counts (service, queue, state, jobs) VALUES @rows(4)@
+INSERT OR FAIL INTO counts (service, queue, state, jobs) VALUES @rows(4)@
 ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs
 
 -- name: count

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from headrace.core.change import Change
 from headrace.core.ids import made_at
 from headrace.core.model import Job, NewJob
-from headrace.engine.sqlite.bulk import only_completes
 from headrace.engine.sqlite.pending import Place
 
 
@@ -46,7 +45,7 @@ class Wanted:
         for change in changes:
             spec = change.job.spec
             self.parents.add(spec.id)
-            if not only_completes(change):
+            if not change.only_completes:
                 self.snapshots.append(change.job)
                 self._concern(spec)
 

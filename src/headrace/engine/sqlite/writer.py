@@ -219,7 +219,7 @@ class Writer:
         records.prepare(wanted)
         work = Work(records)
         answers: list[Answered[Work]] = [(ask, ask.work(work), None) for ask in asks]
-        records.flush()
+        records.end()
         return _Done(answers, work.topics, records.span)
 
     def _each(self, store: Store, asks: list[Ask[Work]]) -> _Done:
@@ -232,7 +232,7 @@ class Writer:
                 records.begin()
                 work = Work(records)
                 answer: Any = ask.work(work)
-                records.flush()
+                records.end()
             except Exception as error:
                 if _concerns_all(error, self._location.path):
                     raise
