@@ -1,7 +1,7 @@
 """Starting and finishing by the batch: jobs that need no closer look are written by statements
 that take a whole batch, without going through the ledger one by one.
 
-What is written is what `core.claims.started` and `core.change.written` say; the conformance suite
+What is written is what `core.claims.started` and `core.change.completed` say; the conformance suite
 and the state machine hold both ways to the same behaviour.
 """
 
