@@ -160,9 +160,7 @@ def test_completion_that_concerns_more_than_the_job_says_so(job: Job) -> None:
 
 
 def test_only_a_plain_completion_may_be_done_by_the_batch() -> None:
-    at_once = QueueSettings(retention={State.COMPLETED: Retention(age=0)})
     assert settle(running(), Completed(), NOW, 0.5, DEFAULTS).only_completes
-    assert not settle(running(), Completed(), NOW, 0.5, at_once).only_completes
     assert not settle(running(), Failed(PROBLEM), NOW, 0.5, DEFAULTS).only_completes
 
 

@@ -15,12 +15,12 @@ import msgspec
 
 from headrace.core import admission
 from headrace.core.admission import Outcome, Verdict
-from headrace.core.change import Answer, Applied, Change, choose, written
+from headrace.core.change import Answer, Applied, Change, choose, completed
 from headrace.core.claims import ClaimRequest
 from headrace.core.errors import HeadraceError
 from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
-from headrace.core.states import FINAL, EventType, State
+from headrace.core.states import EventType, State
 from headrace.engine.nats import message
 from headrace.engine.nats.batch import block, schedule
 from headrace.engine.nats.commit import Fault
@@ -389,24 +389,15 @@ def endable(home: Home, changes: Sequence[Change]) -> list[End] | None:
     """The ends of different jobs, where all of the changes are such."""
     ends: dict[str, End] = {}
     for change in changes:
-        end = _end(home, change)
-        if end is None:
+        held = home.held.get(change.job.spec.id)
+        write = choose(change, held.job) if held and change.only_completes else None
+        if held is None or write is None:
             return None
-        ends[change.job.spec.id] = end
-    return list(ends.values()) if len(ends) == len(changes) else None
-
-
-def _end(home: Home, change: Change) -> End | None:
-    held = home.held.get(change.job.spec.id)
-    if held is None or not simple(home.known_settings(held.job.spec.service, held.job.queue)):
+        ends[held.job.spec.id] = End(change, held, completed(held.job, write, PROVISIONAL))
+    queues = {(end.job.spec.service, end.job.queue) for end in ends.values()}
+    if len(ends) < len(changes) or not all(simple(home.known_settings(*q)) for q in queues):
         return None
-    write = choose(change, held.job)
-    if write is None or write.event is not EventType.COMPLETED or write.discards or write.logs:
-        return None
-    if write.reason is not None or write.policy is not None or write.error:
-        return None
-    job = written(held.job, write, PROVISIONAL)
-    return End(change, held, job) if job is not None and job.state in FINAL else None
+    return list(ends.values())
 
 
 class Ending:
