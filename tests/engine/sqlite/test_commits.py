@@ -16,7 +16,7 @@ import pytest
 from headrace.core.admission import Outcome
 from headrace.core.errors import EngineUnavailable, StoreBusy, StoreFull
 from headrace.engine.sqlite import SqliteEngine, wake
-from headrace.engine.sqlite.lane import Answers, Ask, Lane
+from headrace.engine.sqlite.lane import Ask, Lane, send
 from headrace.testing.conformance import Bench
 
 
@@ -184,10 +184,7 @@ async def test_lane_that_fails_answers_with_a_typed_error_and_goes_on(here: bool
     def serve(asks: list[Ask[int]]) -> bool:
         if wrong:
             raise wrong.pop()
-        answers = Answers()
-        for ask in asks:
-            answers.add(ask, ask.work(7))
-        answers.send()
+        send([(ask, ask.work(7), None) for ask in asks])
         return True
 
     lane = Lane[int]("lane", lambda asks: serve(asks) and None, serve if here else None)
