@@ -53,6 +53,10 @@ def make(store: str, diary: Diary, deadly: random.Random | None = None) -> App:
         diary.note("end", ctx.id, pid, key)
         return ctx.id
 
+    @app.on_start
+    def tell() -> None:
+        diary.note("ready", pid)
+
     @app.task
     def slow(ctx: JobContext, folder: str) -> str:
         """Goes on until it is told, whatever happens to its lease."""

@@ -70,12 +70,17 @@ class Crew:
         for process in self.of(role):
             self.kill(process)
 
-    def stop_in_order(self) -> None:
+    async def stop_in_order(self) -> None:
         workers = self.of("worker")
+        await eventually(lambda: all(self._is_ready(process.pid) for process in workers))
         for process in workers:
             process.terminate()
         for process in workers:
             assert process.wait(20) == 0
+
+    def _is_ready(self, pid: int) -> bool:
+        """Whether the worker listens to signals."""
+        return ["ready", str(pid)] in self.lines()
 
     def close(self) -> None:
         self.end()
@@ -138,7 +143,7 @@ def check_diary(lines: list[list[str]]) -> None:
                 for runs in running.values():
                     runs -= {run for run in runs if run[1] == pid}
             case _:
-                assert words[0] == "accepted"
+                assert words[0] in ("accepted", "ready")
     assert not any(running.values())
 
 
@@ -157,7 +162,7 @@ async def test_nothing_is_lost_or_done_twice_when_processes_are_killed(
     crew.end("producer")
     await check(app, crew)
     assert crew.deaths > 10
-    crew.stop_in_order()
+    await crew.stop_in_order()
 
 
 async def test_nothing_is_lost_when_processes_die_within_their_commits(
@@ -176,7 +181,7 @@ async def test_nothing_is_lost_when_processes_die_within_their_commits(
     crew.start("worker")
     await check(app, crew)
     assert crew.deaths > 5
-    crew.stop_in_order()
+    await crew.stop_in_order()
 
 
 async def test_worker_that_was_stopped_past_its_lease_cannot_finish(
@@ -203,7 +208,7 @@ async def test_worker_that_was_stopped_past_its_lease_cannot_finish(
     assert await ref.result(20) == "try 2"
     (error,) = (await ref.details()).errors
     assert error.message == f"worker {first} stopped renewing its lease"
-    crew.stop_in_order()
+    await crew.stop_in_order()
 
 
 async def _ignored(app: App, job_id: str) -> bool:
