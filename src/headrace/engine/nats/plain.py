@@ -433,7 +433,7 @@ class Ending:
     async def answers(self) -> list[Answer]:
         """What became of them."""
         if self._answers is None:
-            self._answers = await self._read()
+            self._answers = await self._read() if self._ends else []
         return self._answers
 
     async def _read(self) -> list[Answer]:
@@ -441,14 +441,12 @@ class Ending:
         found, trouble = await stored(home, self._sent)
         if trouble:
             raise trouble
-        if found:
-            reach(home, "after_commit")
+        reach(home, "after_commit")
         answers: list[Answer] = []
         for (change, _, job), (seq, _) in zip(self._ends, found, strict=True):
             if seq is None:
                 answers.append(await self._otherwise(change))
             else:
                 answers.append(Applied(replace(job, version=seq)))
-        if self._ends:
-            home.ring([job_topic(end.job.spec.id) for end in self._ends])
+        home.ring([job_topic(end.job.spec.id) for end in self._ends])
         return answers
