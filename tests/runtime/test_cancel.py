@@ -179,18 +179,20 @@ async def test_cancel_between_claim_and_start_reaches_the_handler(app: App) -> N
         await asyncio.Event().wait()
 
     async with running(app):
-        ref = await work.enqueue()
-        await within(claimed.wait())
-        (presence,) = await app.workers()
-        await eventually(lambda: app.clock.now() > presence.beat_at)
-        await ref.cancel("quick")
+        try:
+            ref = await work.enqueue()
+            await within(claimed.wait())
+            (presence,) = await eventually(app.workers)
+            await eventually(lambda: app.clock.now() > presence.beat_at)
+            await ref.cancel("quick")
 
-        async def rung() -> bool:
-            """The keeper beats again when its bell rings; here it finds nothing to cancel."""
-            return (await app.workers())[0].beat_at > presence.beat_at
+            async def rung() -> bool:
+                """The keeper beats again when its bell rings; here it finds nothing to cancel."""
+                return (await app.workers())[0].beat_at > presence.beat_at
 
-        await eventually(rung)
-        go.set()
+            await eventually(rung)
+        finally:
+            go.set()  # or the worker would never stop
         assert (await ref.wait(5)).state is State.CANCELLED
 
 
