@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from headrace.testing import ManualClock
 from headrace.testing.nats import NatsServer
 
 _namespaces = itertools.count()
+
+
+def pytest_configure() -> None:
+    """Lets tests interrupt what they start, also where they run in the background of a shell: it
+    has its jobs ignore SIGINT, and so would theirs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
