@@ -12,11 +12,12 @@ import pytest
 from headrace.core.change import Applied, Change
 from headrace.core.claims import Claimed, ClaimRequest, Share
 from headrace.core.errors import AppClosed, EngineUnavailable
-from headrace.core.model import Filter, OnLost
+from headrace.core.model import Filter, KeyLimit, OnLost
 from headrace.core.outcome import Completed, Detached
 from headrace.core.queue import QueueSettings
 from headrace.engine.nats import NatsEngine, session, upkeep
 from headrace.engine.nats.layout import WATCH
+from headrace.engine.nats.lines import Line
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.tickets import Place
 from headrace.engine.nats.wire.errors import Disconnected
@@ -122,6 +123,26 @@ async def test_jobs_whose_claim_failed_after_they_started_come_with_the_next(
     claimed = await settle_and_claim(real, ending)
     assert [type(answer) for answer in claimed.answers] == [Applied]
     assert [(job.id, job.tries) for job in claimed.jobs] == [("b", 1)]
+
+
+@pytest.mark.parametrize("limit", [key("tenant"), None], ids=["keyed", "plain"])
+async def test_outcomes_are_stored_though_nothing_can_be_claimed(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch, limit: KeyLimit | None
+) -> None:
+    await real.add("warm")
+    await real.run()
+    await real.add("a", key=limit)
+    ending = await real.settled(await real.start(), Completed())
+
+    async def failing(*_: object, **__: object) -> None:
+        raise EngineUnavailable("the consumer does not answer")
+
+    monkeypatch.setattr(Line, "gather", failing)
+    claimed = await settle_and_claim(real, ending)
+    assert [type(answer) for answer in claimed.answers] == [Applied]
+    assert await real.state("a") == "completed"
+    with pytest.raises(EngineUnavailable):
+        await settle_and_claim(real)
 
 
 async def settle_and_claim(bench: Bench, *changes: Change) -> Claimed:

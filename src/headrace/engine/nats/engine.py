@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 
@@ -11,7 +12,7 @@ import msgspec
 from headrace.core.admission import Verdict
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
-from headrace.core.errors import AppClosed, PayloadTooLarge
+from headrace.core.errors import AppClosed, EngineUnavailable, PayloadTooLarge
 from headrace.core.model import Counted, Document, Filter, Job, KeyStatus, NewJob, Page
 from headrace.core.search import parse_cursor
 from headrace.core.states import State
@@ -27,6 +28,8 @@ from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part, replace
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import WORKER_KIND, Checkup, Details, Entry, Prune, Put
+
+log = logging.getLogger("headrace.nats")
 
 ENVELOPE = 256 * 1024
 """Bytes of a message that something else than the payload may need; a payload that leaves them is
@@ -201,7 +204,14 @@ class NatsEngine:
             if ends is None
             else plain.Ending(session, ends, _asking(session))
         )
-        claimed = await claiming.claim(session, request, settling)
+        try:
+            claimed = await claiming.claim(session, request, settling)
+        except EngineUnavailable as error:
+            if not changes:
+                raise
+            # What has ended must not wait until something can start again.
+            log.warning("nothing could be claimed: %s", error)
+            claimed = Claimed((), request.now)
         try:
             answers = await settling.answers()
             await session.committer.finish()
