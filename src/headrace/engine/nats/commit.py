@@ -168,6 +168,8 @@ class Committer:
                     await self._stir()
         finally:
             self._runner = None
+            left, self._asks = self._asks, deque()
+            _fail(left, EngineUnavailable("the commit was interrupted"))
 
     async def _stir(self) -> None:
         """Waits until something else can be done."""
@@ -300,6 +302,9 @@ class Committer:
             await self._store_whole(transaction, batches, ran)
         except Exception as error:
             _fail([ask for ask, _, _ in ran], error)
+        except BaseException:
+            _fail([ask for ask, _, _ in ran], EngineUnavailable("the commit was interrupted"))
+            raise
 
     async def _store_whole(
         self, transaction: Transaction, batches: Sequence[Batch], ran: Sequence[Ran]
