@@ -85,15 +85,13 @@ class Batch:
         transaction: Transaction,
         layout: Layout,
         component: Component,
-        subject: Callable[[Part], bytes],
-        replicated: bool,
+        guard: Callable[[Part], bytes],
         real: bool,
         shift: int,
     ) -> None:
         """`shift` is how far the server's clock is ahead of the caller's; where the caller moves
         its own by hand, it is not `real`."""
-        self._transaction, self._layout, self._subject = transaction, layout, subject
-        self._replicated = replicated
+        self._transaction, self._layout, self._guard = transaction, layout, guard
         self._component = component
         self.operations = component.operations
         self._places: dict[int, int] = {}
@@ -207,7 +205,7 @@ class Batch:
         return msgspec.json.encode(replace(record, members=members))
 
     def _add_record(self, part: Part, payload: bytes) -> None:
-        self._store(self._subject(part), payload, part, ROLLUP)
+        self._store(self._guard(part), payload, part, ROLLUP)
 
     def _add_edges(self, part: Part, now: Domain) -> None:
         known = self._transaction.known.get(part)
@@ -240,21 +238,13 @@ class Batch:
 
     # Guarding
 
-    def _filter(self, part: Part) -> bytes:
-        """What guards a part: the subject of a record, or all of a job."""
-        if part.kind == "job":
-            known = cast(Domain, self._transaction.known[part].value)
-            if known.job is not None:
-                return self._layout.guarded(known.job.spec, self._replicated)
-        return self._subject(part)
-
     def _store(self, subject: bytes, payload: bytes, part: Part | None, more: bytes = b"") -> None:
         expected = self._guards.pop(part, None) if part else None
         if part:
             self._newest[part] = len(self.messages)
         if expected is not None:
             assert part
-            more += guard_lines(self._filter(part), expected)
+            more += guard_lines(self._guard(part), expected)
         elif not more.startswith(b"Nats-Schedule"):
             self._unguarded.append(len(self.messages))
         self.messages.append(Pending(subject, payload, block(more)))
@@ -262,7 +252,7 @@ class Batch:
     def _guard_the_rest(self) -> None:
         """What was only read is guarded too, by messages that have no guard of their own."""
         for part, expected in self._guards.items():
-            lines = guard_lines(self._filter(part), expected)
+            lines = guard_lines(self._guard(part), expected)
             if self._unguarded:
                 place = self._unguarded.pop()
                 subject, payload, headers = self.messages[place]
@@ -278,7 +268,7 @@ class Batch:
             Pending(
                 self._layout.touch(),
                 b"",
-                block(guard_lines(self._filter(part), expected) + _PASSING),
+                block(guard_lines(self._guard(part), expected) + _PASSING),
             )
             for part, expected in self._guards.items()
         ]

@@ -252,15 +252,7 @@ class Committer:
         home = self._home
         shift = home.server_time() - now
         real = punctual(now)
-        return Batch(
-            transaction,
-            home.layout,
-            component,
-            home.loader.subject,
-            replicated=home.replicated,
-            real=real,
-            shift=shift,
-        )
+        return Batch(transaction, home.layout, component, home.loader.subject, real, shift)
 
     async def _load(self, transaction: Transaction, parts: Sequence[Part]) -> None:
         unknown = [part for part in parts if not transaction.believe(part)]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from headrace.core.errors import EngineUnavailable
+from headrace.engine.bells import running
 from headrace.engine.sqlite.wanted import Wanted
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ Answered = tuple[Ask[Subject], object, BaseException | None]
 
 def send(answers: Sequence[Answered[Any]]) -> None:
     """Settles what was asked; each event loop is woken once for all of its own."""
-    here = _loop_of_this_thread()
+    here = running()
     loops = {ask.loop for ask, _, _ in answers}
     for loop in loops:
         own = answers if len(loops) == 1 else [one for one in answers if one[0].loop is loop]
@@ -58,13 +59,6 @@ def send(answers: Sequence[Answered[Any]]) -> None:
             continue
         with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_settle, own)
-
-
-def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _settle(answers: Sequence[Answered[Any]]) -> None:
