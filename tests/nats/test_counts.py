@@ -7,7 +7,7 @@ import msgspec
 from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.engine.nats import NatsEngine
-from headrace.engine.nats.transaction import Tally
+from headrace.engine.nats.parts import Tally
 from headrace.testing.conformance.bench import Bench
 
 

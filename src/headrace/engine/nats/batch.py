@@ -18,17 +18,8 @@ from headrace.engine.nats import layout as names
 from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import PROVISIONAL
-from headrace.engine.nats.transaction import (
-    Domain,
-    Draft,
-    KeyRecord,
-    Known,
-    Part,
-    Timer,
-    Transaction,
-    job_part,
-    replace,
-)
+from headrace.engine.nats.parts import Domain, Draft, KeyRecord, Known, Part, Timer, job_part
+from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.jetstream import Pending
 
 T = TypeVar("T")

@@ -16,16 +16,10 @@ from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import Line
+from headrace.engine.nats.parts import Domain, Part, job_part, lease_timer
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, JOB, REST, RUN, Place, Ticket
-from headrace.engine.nats.transaction import (
-    Domain,
-    Part,
-    Transaction,
-    job_part,
-    lease_timer,
-    replace,
-)
+from headrace.engine.nats.transaction import Transaction, replace
 
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""

@@ -24,8 +24,9 @@ from headrace.engine.nats.batch import Batch, Component, components, settled, wh
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
+from headrace.engine.nats.parts import Known, Part, job_part
 from headrace.engine.nats.patience import PatientJetStream
-from headrace.engine.nats.transaction import Known, Part, Transaction, job_part
+from headrace.engine.nats.transaction import Transaction
 from headrace.engine.nats.wire.jetstream import Pending
 
 T = TypeVar("T")

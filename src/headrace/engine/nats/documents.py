@@ -14,8 +14,8 @@ from headrace.engine.nats.batch import ROLLUP, block, guard_lines
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout, unspelled
+from headrace.engine.nats.parts import Tally
 from headrace.engine.nats.patience import PatientJetStream
-from headrace.engine.nats.transaction import Tally
 from headrace.engine.nats.wire.errors import TooMany
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.stored import Stored

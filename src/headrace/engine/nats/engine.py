@@ -23,9 +23,10 @@ from headrace.engine.nats.checkup import checkup
 from headrace.engine.nats.commit import Fault, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.location import Location, locate
+from headrace.engine.nats.parts import KeyRecord, Part, job_part
 from headrace.engine.nats.server import EmbeddedServer
 from headrace.engine.nats.session import Session
-from headrace.engine.nats.transaction import KeyRecord, Part, Transaction, job_part, replace
+from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.options import Options
 from headrace.engine.protocol import WORKER_KIND, Checkup, Details, Entry, Prune, Put
 

@@ -14,7 +14,7 @@ from headrace.engine.nats import layout as names
 from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import Letter
-from headrace.engine.nats.transaction import (
+from headrace.engine.nats.parts import (
     MEMBERS,
     Domain,
     KeyRecord,
@@ -22,10 +22,9 @@ from headrace.engine.nats.transaction import (
     Note,
     Part,
     Tally,
-    Transaction,
     job_part,
-    replace,
 )
+from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.errors import TooMany
 from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.nats.wire.stored import Stored

@@ -28,9 +28,9 @@ from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.parts import lease_timer
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, EARLY, Place, Ticket
-from headrace.engine.nats.transaction import lease_timer
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.protocol import job_topic, work_topic

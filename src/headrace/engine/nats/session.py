@@ -22,17 +22,12 @@ from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import Line
 from headrace.engine.nats.loading import Loader
+from headrace.engine.nats.parts import KeyRecord, Part, Tally
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
 from headrace.engine.nats.tickets import DUE, EARLY, Place, line_of
-from headrace.engine.nats.transaction import (
-    KeyRecord,
-    Part,
-    Tally,
-    Transaction,
-    replace,
-)
+from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import Pending

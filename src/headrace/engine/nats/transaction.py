@@ -8,23 +8,34 @@ guarded.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
 
 from headrace.core.admission import Holder
 from headrace.core.change import Answer, Change
 from headrace.core.claims import ClaimRequest
-from headrace.core.event import Event
-from headrace.core.model import Job, LogEntry, Stage, TryError, position
+from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.nats import layout as names
 from headrace.engine.nats.message import PROVISIONAL
+from headrace.engine.nats.parts import (
+    MEMBERS,
+    Domain,
+    Draft,
+    KeyRecord,
+    Known,
+    Note,
+    Part,
+    Tally,
+    Timer,
+    job_part,
+    key_part,
+    lease_timer,
+    member_of,
+)
 from headrace.engine.records import Edge, Happening, KeyRow
 
 replace = msgspec.structs.replace
@@ -35,88 +46,6 @@ FEW = 100
 
 STEP = 300
 """Else in steps of about so many messages."""
-
-MEMBERS = 256
-"""The most jobs of a key in its record."""
-
-
-class Part(NamedTuple):
-    """Something that can be read and written as one: what it is, and whose."""
-
-    kind: str
-    name: str
-    of: str = ""
-
-
-@lru_cache(maxsize=8192)
-def job_part(job_id: str) -> Part:
-    return Part("job", job_id)
-
-
-@lru_cache(maxsize=8192)
-def key_part(service: str, hash: str) -> Part:
-    return Part("key", hash, service)
-
-
-class Domain(Struct, frozen=True, gc=False):
-    """A job with what is kept under its prefix. `last` is the sequence that guards it."""
-
-    last: int = 0
-    newest: int = 0
-    """The sequence of the message that says how the job stands."""
-    job: Job | None = None
-    told: bool = False
-    parents: dict[str, Edge] = {}
-    children: tuple[str, ...] = ()
-
-
-class Member(Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
-    """A living job of a key."""
-
-    queue: str
-    priority: int
-    run_at: int
-    seq: int
-    stage: Stage = Stage.NONE
-    active: bool = False
-    lifo: bool = False
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.priority, position(self.run_at, self.seq, self.lifo)
-
-
-class KeyRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A concurrency key: what is counted of it, and its living jobs.
-
-    A record is written with every change, so it must not grow: beyond some hundred jobs those
-    that wait longest are noted one by one, and read again when there is room.
-    """
-
-    row: KeyRow = KeyRow()
-    members: dict[str, Member] = {}
-    beyond: int = 0
-    """How many more living jobs there are."""
-    taken: dict[int, int] = {}
-    """Up to where the notes of each priority were read."""
-    horizon: tuple[int, int] | None = None
-    """The place from which on jobs are noted."""
-
-
-class Note(NamedTuple):
-    """A job of a key that is not in the key's record."""
-
-    seq: int
-    priority: int
-    job_id: str
-
-
-class Tally(Struct, frozen=True, gc=False, omit_defaults=True):
-    """What is counted of a queue that has limits."""
-
-    counts: dict[State, int] = {}
-    arrival: int = 0
-    counting: bool = False
 
 
 _EMPTY: dict[str, Any] = {
@@ -131,42 +60,6 @@ _EMPTY: dict[str, Any] = {
 """What is not known yet."""
 
 _ABSENT: Any = object()
-
-
-class Known(Struct, frozen=True, gc=False):
-    """A part as it was read, with the sequence that guards it."""
-
-    value: Any
-    last: int
-
-
-class Draft(Struct, frozen=True, gc=False):
-    """A message of a job, to be written."""
-
-    job_id: str
-    kind: str
-    job: Job | None
-    """As it stands then; None where it is removed."""
-    event: Event | None = None
-    error: TryError | None = None
-    clears: bool = False
-    told: bool = False
-
-
-class Timer(NamedTuple):
-    """A moment at which someone must look."""
-
-    service: str
-    queue: str
-    what: str
-    at: int
-    body: bytes = b""
-
-
-def lease_timer(service: str, ids: Sequence[str], until: int) -> Timer:
-    """Has someone look when the leases of some jobs would have run out."""
-    what = f"lease.{secrets.token_hex(8)}"
-    return Timer(service, names.WATCH, what, until, msgspec.json.encode(ids))
 
 
 def _comes_sooner(old: Job | None, new: Job) -> bool:
@@ -539,7 +432,7 @@ class Transaction:
                 self._leave_key(job)
             return
         record = self._key(job.service, job.key.hash)
-        member = _member(job)
+        member = member_of(job)
         if record.members.get(job.id) == member:
             return
         noted = old is not None and old.state not in FINAL and job.id not in record.members
@@ -601,7 +494,7 @@ class Transaction:
                 job = self.job(note.job_id)
                 fits = job and job.key and job.key.hash == hash and job.state not in FINAL
                 if job and fits and job.priority == note.priority and job.id not in members:
-                    members[job.id] = _member(job)
+                    members[job.id] = member_of(job)
                     beyond -= 1
             read = [members[note.job_id].place for note in notes if note.job_id in members]
             horizon = max(read) if read and beyond > 0 else None
@@ -685,15 +578,3 @@ class Transaction:
             child = self._domain(edge.child_id)
         parents = child.parents | {edge.parent_id: edge}
         self._set(job_part(edge.child_id), replace(child, parents=parents))
-
-
-def _member(job: Job) -> Member:
-    return Member(
-        job.queue,
-        job.priority,
-        job.run_at,
-        job.seq,
-        job.stage,
-        job.state is State.ACTIVE,
-        job.spec.lifo,
-    )

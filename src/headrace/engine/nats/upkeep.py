@@ -16,9 +16,10 @@ from headrace.engine.nats import documents
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import WINDOW
+from headrace.engine.nats.parts import Known, Part, Timer, job_part
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.tickets import LEASE, RUN, Place
-from headrace.engine.nats.transaction import Known, Part, Timer, Transaction, job_part
+from headrace.engine.nats.transaction import Transaction
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import Prune
 
