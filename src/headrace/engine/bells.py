@@ -19,6 +19,7 @@ class HubBell:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._rung = False
+        self._hook: Callable[[], None] | None = None
 
     def ring(self) -> None:
         """Called from any thread."""
@@ -26,12 +27,25 @@ class HubBell:
             return
         self._rung = True
         if running() is self._loop:
-            self._event.set()
+            self._sound()
             return
         try:
-            self._loop.call_soon_threadsafe(self._event.set)
+            self._loop.call_soon_threadsafe(self._sound)
         except RuntimeError:
             self._hub.remove(self)  # its event loop is closed: nobody can be waiting
+
+    def _sound(self) -> None:
+        if self._hook is None:
+            self._event.set()
+        else:
+            self._rung = False
+            self._hook()
+
+    def tell(self, hook: Callable[[], None]) -> None:
+        self._hook = hook
+        if self._event.is_set():
+            self._event.clear()
+            self._sound()
 
     async def wait(self, timeout: float | None) -> bool:
         if not self._event.is_set():

@@ -7,7 +7,7 @@ gives a handle for another thread's loop. They are coroutines or whatever else c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Protocol, Self, runtime_checkable
 
@@ -85,6 +85,11 @@ class Bell(Protocol):
     async def wait(self, timeout: float | None) -> bool:
         """Returns True at once if it rang since the last wait, or as soon as it does; False
         after `timeout` seconds."""
+        ...
+
+    def tell(self, hook: Callable[[], None]) -> None:
+        """Has the hook called from now on whenever it rings, in the event loop in which it was
+        made; nobody waits for such a bell."""
         ...
 
     def close(self) -> None: ...

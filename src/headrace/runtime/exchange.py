@@ -71,7 +71,6 @@ class Exchange:
         self._plenty = False
         """Whether the last claim got all that it asked for."""
         self._bell: Bell | None = None
-        self._listening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
@@ -89,7 +88,7 @@ class Exchange:
         self._hang_up()
         topics = frozenset(work_topic(self._claimant.service, name) for name in shares.names)
         self._bell = self._engine.listen(topics)
-        self._listening = asyncio.create_task(self._follow(self._bell), name="headrace-bell")
+        self._bell.tell(self.look)
         self.look()
 
     def look(self) -> None:
@@ -116,14 +115,7 @@ class Exchange:
         self.idle.clear()
         self._wake.set()
 
-    async def _follow(self, bell: Bell) -> None:
-        while True:
-            await bell.wait(LOOK_AGAIN)
-            self.look()
-
     def _hang_up(self) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
         if self._bell is not None:
             self._bell.close()
 
@@ -169,7 +161,8 @@ class Exchange:
                 self._reserved += reserved
                 if reports:
                     self._reporting.update(reports)
-                await self._step(batch, wanted)
+                if await self._step(batch, wanted):
+                    await asyncio.sleep(0)  # handlers first: what ends at once is in the next step
                 if reports:
                     self._reporting -= Counter(reports)
                 self._reserved -= reserved
@@ -208,7 +201,8 @@ class Exchange:
         free = slots.concurrency - slots.busy + leaving - self._reserved
         return max(0, min(free, -(-slots.concurrency // self._engine.overlap), BATCH))
 
-    async def _step(self, batch: list[tuple[Change, Run | None]], wanted: int) -> None:
+    async def _step(self, batch: list[tuple[Change, Run | None]], wanted: int) -> bool:
+        """Hands in and claims; whether any jobs have begun."""
         changes = [change for change, _ in batch]
         looks, claimed = self._looks, Claimed(())
         answers: Sequence[Answer | None] = ()
@@ -227,6 +221,7 @@ class Exchange:
             self._shares.charge([job.queue for job in claimed.jobs])
         if wanted:
             self._see(claimed, wanted, looks)
+        return bool(claimed.jobs)
 
     async def _exchanged(self, changes: Sequence[Change], wanted: int) -> Claimed:
         plan = self._shares.plan(wanted)
@@ -286,9 +281,10 @@ class Exchange:
             return
         self._looking = False
         self._disarm()
+        seconds = LOOK_AGAIN
         if claimed.next_due is not None:
-            seconds = min(LOOK_AGAIN, self._clock.seconds_until(claimed.next_due))
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.look)
+            seconds = min(seconds, self._clock.seconds_until(claimed.next_due))
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.look)
 
     def _disarm(self) -> None:
         if self._timer is not None:

@@ -104,15 +104,7 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
     jobs: list[Job] = []
     claimed = Claimed(())
     for attempt in range(PASSES):
-        taken = Counter(job.queue for job in jobs)
-        left = replace(
-            request,
-            limit=request.limit - len(jobs),
-            shares=tuple(
-                replace(share, at_most=max(0, share.at_most - taken[share.queue]))
-                for share in request.shares
-            ),
-        )
+        left = _left(request, jobs) if jobs else request
         await _finish(home)
         look = _Look(home, left, min(left.limit << attempt, MOST))
         claimed, more = await look.start(settling)
@@ -128,8 +120,20 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
     return replace(claimed, jobs=tuple(jobs))
 
 
+def _left(request: ClaimRequest, jobs: Sequence[Job]) -> ClaimRequest:
+    """What is still asked for where these jobs have started."""
+    taken = Counter(job.queue for job in jobs)
+    shares = (
+        replace(share, at_most=max(0, share.at_most - taken[share.queue]))
+        for share in request.shares
+    )
+    return replace(request, limit=request.limit - len(jobs), shares=tuple(shares))
+
+
 async def _finish(home: Home) -> None:
     """Goes on with what others have left unfinished."""
+    if not home.watch.rests and not home.committer.unfinished:
+        return
     rests, home.watch.rests = home.watch.rests, []
     try:
         await home.committer.finish()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import lru_cache
 
 from headrace.core.model import Job, NewJob, Stage
 from headrace.core.names import check_name
@@ -174,6 +175,7 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+@lru_cache(maxsize=1024)
 def spelled(text: str) -> str:
     """Any text as one token of a subject."""
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")

@@ -276,10 +276,11 @@ async def start(
     home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]]
 ) -> list[Job | None]:
     """Starts jobs, each on its own; None for each that something happened to."""
+    if not chosen:
+        return []
+    reach(home, "before_commit")
     layout = home.layout
-    if chosen:
-        reach(home, "before_commit")
-    timers = [_watch(home, request, [job.id for _, job in chosen])] if chosen else []
+    timer = _watch(home, request, [job.id for _, job in chosen])
     jobs: list[Job] = []
     sent: list[Sent] = []
     until = request.now + request.lease
@@ -302,20 +303,19 @@ async def start(
         subject = layout.prefix(job.spec) + b"started"
         jobs.append(started)
         sent.append(send(home, Pending(subject, body, guard(home, job, ticket.seq))))
-    found = await _started(home, timers, jobs, sent)
-    if chosen:
-        reach(home, "after_commit")
+    found = await _started(home, timer, jobs, sent)
+    reach(home, "after_commit")
     home.forget(*(job.id for job in jobs))
     home.ring(job_topic(job.id) for job in found if job)
     return found
 
 
 async def _started(
-    home: Home, timers: Sequence[Sent], jobs: Sequence[Job], sent: Sequence[Sent]
+    home: Home, timer: Sent, jobs: Sequence[Job], sent: Sequence[Sent]
 ) -> list[Job | None]:
     """The jobs that were started. Where the stream cannot be reached for long, those that are
     known to be: the others are found when their lease is over."""
-    _, unwatched = await stored(home, timers)
+    _, unwatched = await stored(home, [timer])
     answers, trouble = await stored(home, sent)
     found: list[Job | None] = []
     for job, (seq, again) in zip(jobs, answers, strict=False):

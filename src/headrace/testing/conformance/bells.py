@@ -38,6 +38,26 @@ class Bells:
         assert await rings(bell)
         bell.close()
 
+    async def test_hook_is_told_of_every_ring_in_the_bell_s_event_loop(self, bench: Bench) -> None:
+        bell, told = bench.listen(WORK), asyncio.Queue[object]()
+        bell.tell(lambda: told.put_nowait(asyncio.get_running_loop()))
+        for name in ("a", "b"):
+            await bench.add(name)
+            async with asyncio.timeout(RING_LIMIT):
+                assert await told.get() is asyncio.get_running_loop()
+        bell.close()
+
+    async def test_hook_is_told_of_a_ring_before_it_was_there(self, bench: Bench) -> None:
+        bell, waited = bench.listen(WORK), bench.listen(WORK)
+        await bench.add("a")
+        assert await rings(waited)  # then both have rung
+        told = asyncio.Event()
+        bell.tell(told.set)
+        async with asyncio.timeout(RING_LIMIT):
+            await told.wait()
+        bell.close()
+        waited.close()
+
     async def test_bell_rings_after_the_commit(self, bench: Bench) -> None:
         bell = bench.listen(WORK)
         adding = asyncio.ensure_future(bench.add("a"))

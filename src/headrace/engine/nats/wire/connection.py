@@ -117,13 +117,16 @@ class Connection:
     def publish(
         self, subject: bytes, payload: bytes = b"", reply: bytes = b"", headers: bytes = b""
     ) -> None:
-        """Sends a message with the next turn of the loop; nobody says whether it arrived."""
+        """Sends a message soon; nobody says whether it arrived."""
         if reply and reply.split() != [reply]:
             raise _no_subject(reply)
-        self.send(subject, payload, reply, headers)
+        self.send(subject, payload, reply, headers, later=True)
 
-    def send(self, subject: bytes, payload: bytes, reply: bytes, headers: bytes) -> None:
-        """Publishes, where the reply is known to be a subject."""
+    def send(
+        self, subject: bytes, payload: bytes, reply: bytes, headers: bytes, *, later: bool = False
+    ) -> None:
+        """Sends a message that somebody waits for, unless it may go `later`. The reply is known to
+        be a subject."""
         link = self.link
         if link is None:
             raise self._absence()
@@ -142,7 +145,10 @@ class Connection:
                 f"{link.address} does not keep up: {link.pending:,} bytes wait to be sent; wait"
                 " for drained() before publishing more"
             )
-        link.write(line)
+        if later:
+            link.write_later(line)
+        else:
+            link.write(line)
 
     def check_size(self, subject: bytes, size: int) -> None:
         """Raises where the server would not take a message of that size."""

@@ -101,7 +101,7 @@ class JetStream:
                     break  # it could not be sent, and neither can the rest
             else:
                 try:
-                    self._connection.publish(subject, payload, b"", extend(headers, lines))
+                    self._connection.send(subject, payload, b"", extend(headers, lines))
                 except WireError:
                     futures[0].cancel()  # nobody waits for it any more
                     raise

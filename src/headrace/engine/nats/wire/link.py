@@ -64,7 +64,7 @@ class Link(asyncio.Protocol):
         self._subscribed: set[bytes] = set()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
-        self._scheduled = self._paused = self._heard = self._live = False
+        self._scheduled = self._deferred = self._paused = self._heard = self._live = False
         self._silent = 0
         self._drained: asyncio.Future[None] | None = None
         self._pongs: deque[Callable[[WireError | None], None]] = deque()
@@ -159,6 +159,21 @@ class Link(asyncio.Protocol):
             self._scheduled = True
             self._loop.call_soon(self._send)
 
+    def write_later(self, data: bytes) -> None:
+        """Sends with what is written next, or else a turn later: nobody waits for it, and what the
+        next turn brings may be waited for."""
+        self._out.append(data)
+        self.pending += len(data)
+        if not self._scheduled and not self._deferred:
+            self._deferred = True
+            self._loop.call_soon(self._defer)
+
+    def _defer(self) -> None:
+        self._deferred = False
+        if self._out and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._send)
+
     def _send(self) -> None:
         self._scheduled = False
         transport = self._transport
@@ -204,8 +219,7 @@ class Link(asyncio.Protocol):
 
     async def drained(self) -> None:
         """Waits while the server does not keep up."""
-        if self._scheduled:
-            self._send()
+        self._send()
         while self._paused and not self._gone.done():
             if self._drained is None:
                 self._drained = self._loop.create_future()

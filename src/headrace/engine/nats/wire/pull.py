@@ -53,7 +53,7 @@ class Puller:
         else:
             body = b'{"batch":%d,"expires":%d}' % (batch, int(expires * 1e9))
         try:
-            self._connection.publish(self._subject, body, slot.inbox)
+            self._connection.send(self._subject, body, slot.inbox, b"")
         except WireError:
             slot.close()
             raise
@@ -197,7 +197,7 @@ def ack(connection: Connection, reply: bytes) -> None:
     """It is done."""
     link = connection.link
     if link is not None:
-        link.write(b"PUB %b 4\r\n+ACK\r\n" % reply)
+        link.write_later(b"PUB %b 4\r\n+ACK\r\n" % reply)
 
 
 def in_progress(connection: Connection, reply: bytes) -> None:
