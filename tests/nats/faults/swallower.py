@@ -14,7 +14,8 @@ class Swallower:
     """Stands between a client and a server.
 
     `swallow(trigger)` arms it: once the client has sent something for which `trigger` is true,
-    nothing of what the server says comes back any more, until `cut`.
+    nothing of what the server says comes back any more, until `cut`. With `drop(trigger)` the
+    server does not hear it either.
     """
 
     def __init__(self) -> None:
@@ -22,8 +23,9 @@ class Swallower:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._trigger: Told | None = None
+        self._drops = False
         self.swallowed = asyncio.Event()
-        """Set when an answer has been kept."""
+        """Set when an answer has been kept, or what it would have answered."""
 
     async def start(self, port: int) -> str:
         """Listens; returns the address to use in the place of the server's."""
@@ -32,7 +34,11 @@ class Swallower:
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def swallow(self, trigger: Told) -> None:
-        self._trigger = trigger
+        self._trigger, self._drops = trigger, False
+        self.swallowed.clear()
+
+    def drop(self, trigger: Told) -> None:
+        self._trigger, self._drops = trigger, True
         self.swallowed.clear()
 
     def cut(self) -> None:
@@ -68,6 +74,9 @@ class Swallower:
         while data := await reader.read(_CHUNK):
             if self._trigger is not None and self._trigger(data):
                 silent.set()
+            if silent.is_set() and self._drops:
+                self.swallowed.set()
+                continue
             writer.write(data)
             await writer.drain()
         writer.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from headrace import App, State
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Share
@@ -109,6 +110,32 @@ async def test_claim_whose_answer_was_lost_has_its_job(
     assert (stored.state, stored.token, stored.tries) == (State.ACTIVE, job.token, 1)
     (renewal,) = await engine.extend([Lease(job.id, job.seq, job.token)], app.clock.now() + 60_000)
     assert renewal.held, await app.job(job.id).details()
+
+
+@pytest.mark.parametrize("options", [{}, KEYED])
+async def test_claim_that_was_held_up_starts_nothing_of_a_queue_that_was_paused_meanwhile(
+    app: App, server: NatsServer, proxy: Swallower, tmp_path: Path, options: dict[str, object]
+) -> None:
+    engine = await app.engine()
+    assert isinstance(engine, NatsEngine)
+    (answer,) = await app.enqueue_many([app.prepare("t", {"k": 1}, **options)])
+    assert answer.ref
+    await engine.claim(replace(claim_of(app), shares=(Share("other", 1),)))  # all is known now
+    proxy.drop(lambda data: b".started" in data)
+    claiming = asyncio.create_task(engine.claim(claim_of(app)))
+    await within(proxy.swallowed.wait())
+    other = f"{server.url}?namespace={engine.namespace}&projection={tmp_path / 'other.db'}"
+    async with App(other) as operator:
+        await operator.queue("default").pause()
+        proxy.cut()
+        assert (await within(claiming)).jobs == ()
+        assert await story(app, answer.ref.id) == ["created"]
+        await operator.queue("default").resume()
+    claimed = Claimed(())
+    async with asyncio.timeout(20):
+        while not claimed.jobs:  # its ticket was given back
+            claimed = await engine.claim(claim_of(app))
+    assert [job.id for job in claimed.jobs] == [answer.ref.id]
 
 
 @pytest.mark.parametrize("options", [{}, KEYED])

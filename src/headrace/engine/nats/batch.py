@@ -85,6 +85,8 @@ class Batch:
         self._transaction, self._layout, self._guard = transaction, layout, guard
         self._component = component
         self.operations = component.operations
+        self.abides = False
+        """Whether it depends on the settings of a queue."""
         self._places: dict[int, int] = {}
         self._real, self._shift = real, shift
         self.messages: list[Pending] = []
@@ -103,6 +105,9 @@ class Batch:
             for part in self._component.parts
             if part.kind in _GUARDED and part in transaction.known
         }
+        abided = self._component.parts & transaction.abided.keys()
+        self._guards |= {part: transaction.abided[part] for part in abided}
+        self.abides = bool(abided)
         chosen = [n for n, owner in enumerate(transaction.owner) if owner in self.operations]
         self._places = {n: place for place, n in enumerate(chosen)}
         self._newest_draft = {transaction.drafts[n].job_id: n for n in chosen}

@@ -102,13 +102,16 @@ class Asked:
 async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claimed:
     """Starts jobs until there are enough or no more."""
     jobs: list[Job] = []
+    lost: dict[str, Job] = {}
     claimed = Claimed(())
     for attempt in range(PASSES):
         left = _left(request, jobs) if jobs else request
         await _finish(home)
-        look = _Look(home, left, min(left.limit << attempt, MOST))
+        look = _Look(home, left, min(left.limit << attempt, MOST), lost)
         claimed, more = await look.start(settling)
         jobs += claimed.jobs
+        for job in claimed.jobs:
+            lost.pop(job.id, None)
         if not more or len(jobs) >= request.limit:
             break
     else:
@@ -159,8 +162,10 @@ Choice = dict[str, list[tuple[Ticket, Job]]]
 class _Look:
     """A look at the first `want` tickets of each line, and the jobs that start from it."""
 
-    def __init__(self, home: Home, request: ClaimRequest, want: int) -> None:
+    def __init__(self, home: Home, request: ClaimRequest, want: int, lost: dict[str, Job]) -> None:
+        """Those that this claim may have started are the `lost`."""
         self._home, self._request, self._want = home, request, want
+        self._lost = lost
         self._lines: dict[Line, list[Ticket]] = {}
         self._more: dict[Line, set[str]] = {}
         """The lines of which not all tickets were looked at."""
@@ -168,7 +173,7 @@ class _Look:
         """Jobs that have a timer."""
         self._told: dict[Part, Domain] = {}
         """Jobs as their tickets tell."""
-        self._tried: dict[str, Job] = {}
+        self._tried = dict(lost)
         self._repeats = home.repeats
         self._seen: Transaction | None = None
 
@@ -230,7 +235,7 @@ class _Look:
             line_up = choice.get(share.queue, [])
             chosen += line_up[:room]
             choice[share.queue] = line_up[room:]
-        jobs = await plain.start(self._home, request, chosen)
+        jobs = await plain.start(self._home, request, chosen, self._lost)
         by_queue = {line.place.queue: line for line in self._lines}
         refused = 0
         for (ticket, before), job in zip(chosen, jobs, strict=True):
@@ -283,7 +288,8 @@ class _Look:
         if needed:
             transaction.missing |= needed
             return Claimed(())
-        if self._home.repeats > self._repeats and (own := self._own(transaction)):
+        doubtful = self._lost or self._home.repeats > self._repeats
+        if doubtful and (own := self._own(transaction)):
             return Claimed(own)
         for line, names in self._more.items():
             if self._want < MOST and not transaction.missing:
@@ -293,6 +299,8 @@ class _Look:
         if claimed.jobs:  # somebody looks when their leases would have run out
             ids, request = [job.id for job in claimed.jobs], self._request
             transaction.watch(lease_timer(request.service, ids, request.now + request.lease))
+        for queue in {job.queue for job in claimed.jobs}:
+            transaction.abide(self._request.service, queue)
         return claimed
 
     def _own(self, transaction: Transaction) -> tuple[Job, ...]:

@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.core.errors import EngineUnavailable, InvalidValue
-from headrace.core.queue import QueueSettings
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats.batch import Batch, Component, components, settled, whole
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
-from headrace.engine.nats.parts import Known, Part, job_part
+from headrace.engine.nats.parts import Known, Part, Rules, job_part
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.transaction import Transaction
 from headrace.engine.nats.wire.jetstream import Pending
@@ -68,7 +67,8 @@ class Home(Protocol):
 
     @property
     def replicated(self) -> bool: ...
-    def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
+    def rules(self, service: str, queue: str) -> Rules | None: ...
+    def doubt_settings(self) -> None: ...
     async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None: ...
     async def ensure_lines(self, messages: Iterable[Pending]) -> None: ...
     def server_time(self) -> int: ...
@@ -236,7 +236,7 @@ class Committer:
         """Runs operations on all that they need to know."""
         home = self._home
         recent = {} if any(ask.attempts for ask in group) else self._recent
-        transaction = Transaction(home.js.highest, home.known_settings, recent)
+        transaction = Transaction(home.js.highest, home.rules, recent)
         for ask in group:
             if ask.know is not None and not ask.attempts:
                 ask.know(transaction)
@@ -340,6 +340,8 @@ class Committer:
             last = await self._publish(batch)
         except Conflict as conflict:
             self._recent.clear()
+            if batch.abides:
+                self._home.doubt_settings()
             return conflict
         except InvalidValue as refusal:
             return refusal

@@ -287,7 +287,7 @@ class NatsEngine:
 
     async def key(self, service: str, hash: str) -> KeyStatus | None:
         session = await self._session()
-        transaction = Transaction(0, session.known_settings)
+        transaction = Transaction(0, session.rules)
         part = Part("key", hash, service)
         with translated("reading a key"):
             await session.loader.load(transaction, [part])

@@ -28,7 +28,7 @@ from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.errors import TooMany
 from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.nats.wire.stored import Stored
-from headrace.engine.protocol import Details
+from headrace.engine.protocol import QUEUE_KIND, Details, queue_document
 from headrace.engine.records import Edge
 
 AT_ONCE = 120
@@ -62,6 +62,8 @@ class Loader:
                 return self._layout.dedup(part.of, part.name)
             case "floor":
                 return self._layout.floor()
+            case "settings":
+                return self._layout.document(QUEUE_KIND, queue_document(part.of, part.name))
             case _:
                 return self._layout.tally(part.of, part.name)
 

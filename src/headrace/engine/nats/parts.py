@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from headrace.core.event import Event
 from headrace.core.model import Job, Stage, TryError, position
+from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.engine.nats import layout as names
 from headrace.engine.records import Edge, KeyRow
@@ -89,6 +90,13 @@ class Note(NamedTuple):
     seq: int
     priority: int
     job_id: str
+
+
+class Rules(NamedTuple):
+    """The settings of a queue, with the sequence that guards them."""
+
+    settings: QueueSettings
+    last: int
 
 
 class Tally(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -168,12 +168,14 @@ class Stored(NamedTuple):
     seq: int | None
     """None where its guard did not hold."""
     again: bool = False
-    """Whether it was sent again: then what was in its way may be itself."""
+    """Whether it was sent again, or is to be: then what was in its way may be itself."""
 
 
-async def stored(home: Home, sent: Sequence[Sent]) -> tuple[list[Stored], Exception | None]:
+async def stored(
+    home: Home, sent: Sequence[Sent], repeat: bool = True
+) -> tuple[list[Stored], Exception | None]:
     """What became of the messages, up to the first of which that cannot be said, and why not. One
-    whose answer is lost is sent again, with the same guard."""
+    whose answer is lost is sent again, with the same guard, if it is to be repeated."""
     timer = asyncio.get_running_loop().call_later(PROMPT, _give_up, sent)
     found: list[Stored] = []
     try:
@@ -181,7 +183,7 @@ async def stored(home: Home, sent: Sequence[Sent]) -> tuple[list[Stored], Except
             try:
                 seq = await one.answer
             except WireError as error:
-                found.append(await _sent_again(home, one, error))
+                found.append(await _sent_again(home, one, error, repeat))
             else:
                 found.append(Stored(seq))
                 home.js.saw(seq)
@@ -206,7 +208,7 @@ def _seen(answer: asyncio.Future[int]) -> None:
         answer.exception()
 
 
-async def _sent_again(home: Home, sent: Sent, error: WireError) -> Stored:
+async def _sent_again(home: Home, sent: Sent, error: WireError, repeat: bool) -> Stored:
     """What became of a message that was refused, or whose answer is lost."""
     if isinstance(error, ApiError) and error.err_code in CONFLICTS:
         return Stored(None)
@@ -214,6 +216,8 @@ async def _sent_again(home: Home, sent: Sent, error: WireError) -> Stored:
         with translated("storing jobs"):
             if not passing(error):
                 raise error
+            if not repeat:
+                return Stored(None, again=True)
             seq = await home.js.store_batch([sent.message])
     except Conflict:
         return Stored(None, again=True)
@@ -273,9 +277,14 @@ def startable(ticket: Ticket, now: int) -> Job | None:
 
 
 async def start(
-    home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]]
+    home: Home,
+    request: ClaimRequest,
+    chosen: Sequence[tuple[Ticket, Job]],
+    lost: dict[str, Job],
 ) -> list[Job | None]:
-    """Starts jobs, each on its own; None for each that something happened to."""
+    """Starts jobs, each on its own; None for each that something happened to. Those of which
+    nobody knows are added to the `lost`: they may still start, but are not to be started again as
+    if no time had passed, for their queue may be paused by now."""
     if not chosen:
         return []
     reach(home, "before_commit")
@@ -303,7 +312,7 @@ async def start(
         subject = layout.prefix(job.spec) + b"started"
         jobs.append(started)
         sent.append(send(home, Pending(subject, body, guard(home, job, ticket.seq))))
-    found = await _started(home, timer, jobs, sent)
+    found = await _started(home, timer, jobs, sent, lost)
     reach(home, "after_commit")
     home.forget(*(job.id for job in jobs))
     home.ring(job_topic(job.id) for job in found if job)
@@ -311,20 +320,22 @@ async def start(
 
 
 async def _started(
-    home: Home, timer: Sent, jobs: Sequence[Job], sent: Sequence[Sent]
+    home: Home, timer: Sent, jobs: Sequence[Job], sent: Sequence[Sent], lost: dict[str, Job]
 ) -> list[Job | None]:
     """The jobs that were started. Where the stream cannot be reached for long, those that are
     known to be: the others are found when their lease is over."""
     _, unwatched = await stored(home, [timer])
-    answers, trouble = await stored(home, sent)
+    answers, trouble = await stored(home, sent, repeat=False)
     found: list[Job | None] = []
     for job, (seq, again) in zip(jobs, answers, strict=False):
         if seq is not None:
             job = replace(job, version=seq, token=seq)
             home.held[job.id] = Held(job, seq)
             found.append(job)
-        else:
-            found.append(await _own(home, job) if again else None)
+            continue
+        found.append(await _own(home, job) if again else None)
+        if again and found[-1] is None:
+            lost[job.id] = job
     trouble = unwatched or trouble
     if trouble and not any(found):
         raise trouble

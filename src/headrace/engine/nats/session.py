@@ -22,7 +22,7 @@ from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
 from headrace.engine.nats.lines import Line
 from headrace.engine.nats.loading import Loader
-from headrace.engine.nats.parts import KeyRecord, Part, Tally
+from headrace.engine.nats.parts import KeyRecord, Part, Rules, Tally
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
@@ -79,7 +79,8 @@ class Session:
         """By worker, jobs that were started for it, though it could not be told."""
         self._handed_out: dict[str, int] = {}
         """Jobs that claims have handed out lately, with their tokens."""
-        self._settings: dict[Place, QueueSettings] = {}
+        self._rules: dict[Place, Rules] = {}
+        self._doubts = 0
         self._settings_read = 0.0
         self._reading: asyncio.Task[None] | None = None
         self._lines: dict[Place, Line] = {}
@@ -169,7 +170,7 @@ class Session:
 
     def _reconnected(self) -> None:
         """What changed meanwhile is not known, not even whether the stream is the same."""
-        self._settings.clear()
+        self.doubt_settings()
         for line in self._lines.values():
             line.forget()
         self._stream_missing()
@@ -209,7 +210,7 @@ class Session:
         for line in self._lines.values():
             line.drop()
         await self._renew_lines()
-        self._settings.clear()
+        self.doubt_settings()
         self.watch = Watch()
         self.held.clear()
         self.owed.clear()
@@ -230,12 +231,22 @@ class Session:
     # Queues
 
     def known_settings(self, service: str, queue: str) -> QueueSettings | None:
-        """The settings of a queue, where they are known. Whoever changes them rings a bell; they
+        """The settings of a queue, where they are known."""
+        rules = self.rules(service, queue)
+        return rules.settings if rules else None
+
+    def rules(self, service: str, queue: str) -> Rules | None:
+        """The same, with the sequence that guards them. Whoever changes them rings a bell; they
         are read again from time to time, in case it was not heard."""
-        if time.monotonic() - self._settings_read > FRESH and self._settings:
+        if time.monotonic() - self._settings_read > FRESH and self._rules:
             self._settings_read = time.monotonic()
             self._reading = asyncio.get_running_loop().create_task(self._read_again())
-        return self._settings.get(Place(service, queue))
+        return self._rules.get(Place(service, queue))
+
+    def doubt_settings(self) -> None:
+        """They may be others by now."""
+        self._doubts += 1
+        self._rules.clear()
 
     def has_line(self, place: Place, name: str) -> bool:
         """Whether the queue is known to have this line."""
@@ -243,41 +254,48 @@ class Session:
 
     async def settings_of(self, place: Place) -> QueueSettings:
         """The settings of a queue, read where they are not known."""
-        if place not in self._settings:
+        if place not in self._rules:
             await self._read_settings([place])
-        return self._settings.get(place, DEFAULTS)
+        rules = self._rules.get(place)
+        return rules.settings if rules else DEFAULTS
 
     async def paused(self, place: Place) -> bool:
         return (await self.settings_of(place)).paused
 
     async def _read_again(self) -> None:
         with contextlib.suppress(EngineError):  # the next time, then
-            await self._read_settings(list(self._settings))
+            await self._read_settings(list(self._rules))
 
     async def _read_settings(self, places: Sequence[Place]) -> None:
         subjects = {
             self.layout.document(QUEUE_KIND, queue_document(*place)): place for place in places
         }
         with translated("reading queue settings"):
-            found = await self.js.last(self.layout.stream, list(subjects))
-        known = dict.fromkeys(places, DEFAULTS)
+            while True:
+                doubts = self._doubts
+                found = await self.js.last(self.layout.stream, list(subjects))
+                if doubts == self._doubts:  # else somebody has changed them meanwhile
+                    break
+        known = dict.fromkeys(places, Rules(DEFAULTS, 0))
         for one in found:
             sheet = _SHEET.decode(one.payload)
-            if not sheet.deleted:
-                known[subjects[one.subject]] = decode(sheet.body)
-        self._settings.update(known)
+            settings = DEFAULTS if sheet.deleted else decode(sheet.body)
+            known[subjects[one.subject]] = Rules(settings, one.seq)
+        self._rules.update(known)
 
-    def _documents_changed(self, _: bytes, __: object, ___: object, kinds: bytes) -> None:
-        if QUEUE_KIND.encode() in kinds.split(b" "):
-            self._settings.clear()
+    def _documents_changed(self, _: bytes, __: object, ___: object, told: bytes) -> None:
+        highest, *kinds = told.split(b" ")
+        if QUEUE_KIND.encode() in kinds:
+            self.js.saw(int(highest))
+            self.doubt_settings()
 
     def tell_documents(self, kinds: Iterable[str]) -> None:
         """Documents of these kinds were written here."""
         if QUEUE_KIND in kinds:
-            self._settings.clear()
+            self.doubt_settings()
             self.committer.forget()
         if self.connection.connected:
-            payload = " ".join(kinds).encode()
+            payload = f"{self.js.highest} {' '.join(kinds)}".encode()
             self.connection.publish(self.layout.bell(DOCUMENTS), payload)
 
     def _lines_changed(self, *_: object) -> None:

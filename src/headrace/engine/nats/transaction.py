@@ -29,6 +29,7 @@ from headrace.engine.nats.parts import (
     Known,
     Note,
     Part,
+    Rules,
     Tally,
     Timer,
     job_part,
@@ -69,18 +70,18 @@ def _comes_sooner(old: Job | None, new: Job) -> bool:
     return old is None or old.lease_until is None or new.lease_until < old.lease_until
 
 
-Settings = Callable[[str, str], QueueSettings | None]
+ReadRules = Callable[[str, str], Rules | None]
 
 
 class Transaction:
     """One group of operations. Each is begun with `begin`, and can be taken back as a whole."""
 
     def __init__(
-        self, base: int, settings: Settings, recent: Mapping[Part, Known] | None = None
+        self, base: int, rules: ReadRules, recent: Mapping[Part, Known] | None = None
     ) -> None:
         self.base = PROVISIONAL + base + 1
-        self._read_settings = settings
-        self._settings: dict[tuple[str, str], QueueSettings] = {}
+        self._read_rules = rules
+        self._rules: dict[tuple[str, str], Rules] = {}
         self._recent = recent or {}
         self.believed: set[Part] = set()
         """What was not read but is believed to be as it was left."""
@@ -90,6 +91,8 @@ class Transaction:
         self.values: dict[Part, Any] = {}
         self.drafts: list[Draft] = []
         self.timers: list[Timer] = []
+        self.abided: dict[Part, int] = {}
+        """Settings that must not have changed, by the sequence that guards them."""
         self.unfinished: dict[str, int] = {}
         """Jobs whose dependents are not all told yet, by the operation that began it."""
         self.touched: list[set[Part]] = []
@@ -344,14 +347,22 @@ class Transaction:
 
     def settings(self, service: str, queue: str) -> QueueSettings:
         place = (service, queue)
-        settings = self._settings.get(place)
-        if settings is None:
-            settings = self._read_settings(service, queue)
-            if settings is None:
+        rules = self._rules.get(place)
+        if rules is None:
+            rules = self._read_rules(service, queue)
+            if rules is None:
                 self.missing.add(Part("settings", queue, service))
                 return DEFAULTS
-            self._settings[place] = settings
-        return settings
+            self._rules[place] = rules
+        return rules.settings
+
+    def abide(self, service: str, queue: str) -> None:
+        """What is done here is done only if the settings of the queue are still as they were."""
+        rules = self._rules.get((service, queue))
+        if rules is not None:
+            part = Part("settings", queue, service)
+            self._touching.add(part)
+            self.abided[part] = rules.last
 
     def _counts(self, service: str, queue: str) -> bool:
         settings = self.settings(service, queue)
