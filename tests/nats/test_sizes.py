@@ -1,4 +1,5 @@
-"""What is larger than the server's messages may be is refused, and takes nothing else with it."""
+"""What is larger than the server's messages may be is refused, and takes nothing else with it. What
+is more than a batch may hold is done in steps."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace import App
+from headrace import App, WorkerOptions
 from headrace.core.errors import InvalidValue, PayloadTooLarge
 from headrace.core.states import State
 from headrace.testing import run_until_idle
@@ -17,6 +18,9 @@ from headrace.testing.nats import NatsServer
 
 MOST = 64 * 1024
 HUGE = "x" * MOST
+
+MANY = 1200
+"""More than a batch may hold."""
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +72,25 @@ async def test_others_of_a_group_are_stored_without_what_is_too_large(app: App) 
     assert not isinstance(one, BaseException)
     assert not isinstance(three, BaseException)
     assert await bench.states("big", "a", "b") == [State.ACTIVE, State.PENDING, State.PENDING]
+
+
+async def test_worker_with_more_slots_than_a_batch_has_messages_is_not_stuck(app: App) -> None:
+    at_once, all_there = 0, asyncio.Event()
+
+    @app.task(key=("tenant", "/tenant"), timeout=60)
+    async def waiting(tenant: int) -> None:
+        nonlocal at_once
+        at_once += 1
+        if at_once == MANY:
+            all_there.set()
+        await all_there.wait()
+
+    await app.enqueue_many(waiting.prepare(n) for n in range(MANY))
+    worker = app.worker(WorkerOptions(concurrency=2 * MANY))
+    await worker.start()
+    async with asyncio.timeout(60):
+        await all_there.wait()
+        await worker.renew_leases()
+        await worker.until_idle()
+    await worker.stop()
+    assert {counted.state: counted.jobs for counted in await app.count()} == {State.COMPLETED: MANY}

@@ -112,18 +112,18 @@ def wire(
 
 def wire_slot(slot: Slot, event: Event) -> dict[str, Any]:
     """A slot of a key in that shape."""
-    starts = event.event is EventType.STARTED
-    return _present(
-        {
-            "key": slot.name,
-            "keyHash": slot.hash,
-            "slotToken": slot.token and str(slot.token),
-            "heartbeatAt": rfc3339(event.at) if starts else None,
-            "leaseExpiresAt": slot.lease_until and rfc3339(slot.lease_until),
-            "staleTakeoverCount": slot.takeovers,
-            "instanceId": event.worker,
-        }
-    )
+    shape: dict[str, Any] = {"key": slot.name, "keyHash": slot.hash}
+    if slot.token is not None:
+        shape["slotToken"] = str(slot.token)
+    if event.event is EventType.STARTED:
+        shape["heartbeatAt"] = rfc3339(event.at)
+    if slot.lease_until is not None:
+        shape["leaseExpiresAt"] = rfc3339(slot.lease_until)
+    if slot.takeovers is not None:
+        shape["staleTakeoverCount"] = slot.takeovers
+    if event.worker is not None:
+        shape["instanceId"] = event.worker
+    return shape
 
 
 def wire_policy(policy: Policy) -> dict[str, Any]:

@@ -274,7 +274,8 @@ class _Look:
             return Claimed(()), True
         useless = sum(self._settle(line, claimed.jobs) for line in self._lines)
         self._hold(claimed.jobs)
-        return claimed, any(self._more.values()) and useless > 0
+        assert self._seen is not None
+        return claimed, self._seen.cut_short or (any(self._more.values()) and useless > 0)
 
     def _tell(self, transaction: Transaction) -> None:
         """Tells the transaction what the tickets do."""
@@ -366,7 +367,7 @@ def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
     if job.expires_at is not None and job.expires_at <= now:
         return False
     return job.key is None or (
-        transaction.key(job.service, job.key.hash).active < job.key.max_active
+        transaction.peek_key(job.service, job.key.hash).active < job.key.max_active
     )
 
 

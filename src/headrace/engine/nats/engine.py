@@ -36,6 +36,9 @@ ENVELOPE = 256 * 1024
 """Bytes of a message that something else than the payload may need; a payload that leaves them is
 not looked at more closely."""
 
+LEASES = 200
+"""So many leases are renewed in one step."""
+
 SHOWN = 10
 """So many waiting jobs of a key are shown."""
 
@@ -236,13 +239,13 @@ class NatsEngine:
         if not leases:
             return []
 
-        def work(_: Ledger, transaction: Transaction) -> list[Renewal]:
-            return [_renewed(transaction, lease, until) for lease in leases]
-
         for lease in leases:
             session.held.pop(lease.job_id, None)
-        parts = [job_part(lease.job_id) for lease in leases]
-        return await session.committer.ask(work, parts, until)
+        asked = [
+            _renew(session, leases[start : start + LEASES], until)
+            for start in range(0, len(leases), LEASES)
+        ]
+        return [renewal for renewals in await asyncio.gather(*asked) for renewal in renewals]
 
     async def prune(self, order: Prune) -> int:
         return await upkeep.prune(await self._session(), order)
@@ -387,6 +390,15 @@ def _parts_of(job: Job) -> list[Part]:
     if job.spec.dedup:
         parts.append(Part("dedup", job.spec.dedup.key, job.service))
     return parts
+
+
+def _renew(session: Session, leases: Sequence[Lease], until: int) -> asyncio.Future[list[Renewal]]:
+    """Has leases renewed by the committer."""
+
+    def work(_: Ledger, transaction: Transaction) -> list[Renewal]:
+        return [_renewed(transaction, lease, until) for lease in leases]
+
+    return session.committer.ask(work, [job_part(lease.job_id) for lease in leases], until)
 
 
 def _renewed(transaction: Transaction, lease: Lease, until: int) -> Renewal:

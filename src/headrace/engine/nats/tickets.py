@@ -60,6 +60,8 @@ def read(subject: bytes, reply: bytes, payload: bytes) -> Ticket:
 
 def line_of(subject: bytes) -> tuple[Place, str] | None:
     """The line that a message stands in, or will stand in when its timer fires."""
+    if b".ready." not in subject and b".early." not in subject and b".timer." not in subject:
+        return None  # most
     tokens = subject.decode().split(".")
     family = tokens[1]
     if family == "timer":

@@ -49,6 +49,9 @@ STEP = 300
 """Else in steps of about so many messages."""
 
 
+BUDGET = 900
+"""A batch holds 1000 messages: a claim that needs more is made in several steps."""
+
 _EMPTY: dict[str, Any] = {
     "job": Domain(),
     "key": KeyRecord(),
@@ -95,6 +98,8 @@ class Transaction:
         """Settings that must not have changed, by the sequence that guards them."""
         self.unfinished: dict[str, int] = {}
         """Jobs whose dependents are not all told yet, by the operation that began it."""
+        self.cut_short = False
+        """Whether a claim did not get to see all that there is."""
         self.touched: list[set[Part]] = []
         self.wrote: list[set[Part]] = []
         self.owner: list[int] = []
@@ -185,6 +190,8 @@ class Transaction:
         self._undo.clear()
         self.missing.clear()
         self.unfinished.clear()
+        self.abided.clear()
+        self.cut_short = False
         for gathered in (*self._gathered, self.touched, self.wrote):
             gathered.clear()
 
@@ -192,13 +199,15 @@ class Transaction:
 
     def _get(self, part: Part) -> Any:
         self._touching.add(part)
-        return self._peek(part)
+        value = self.values.get(part, _ABSENT)
+        return self._stored(part) if value is _ABSENT else value
 
     def _peek(self, part: Part) -> Any:
         """Looks at a part that nothing depends on."""
         value = self.values.get(part, _ABSENT)
-        if value is not _ABSENT:
-            return value
+        return self._stored(part) if value is _ABSENT else value
+
+    def _stored(self, part: Part) -> Any:
         known = self.known.get(part)
         if known is not None:
             return known.value
@@ -210,7 +219,9 @@ class Transaction:
     def _set(self, part: Part, value: Any) -> None:
         self._touching.add(part)
         self._writing.add(part)
-        self._assign(self.values, part, value)
+        values = self.values
+        self._undo.append((values, part, values.get(part, _ABSENT)))
+        values[part] = value
 
     def _assign(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         self._undo.append((table, key, table.get(key, _ABSENT)))
@@ -334,11 +345,18 @@ class Transaction:
         jobs = sorted(
             self._jobs(service, queue, Stage.READY), key=lambda job: (job.priority, job.position)
         )
-        return jobs[:limit]
+        return jobs[: self._affordable(len(jobs), limit)]
+
+    def _affordable(self, there: int, limit: int) -> int:
+        """How many more jobs can be written about, each with the record of its key."""
+        room = max(0, BUDGET - len(self.drafts) - len(self.values)) // 3
+        self.cut_short |= room < min(there, limit)
+        return min(room, limit)
 
     def due(self, service: str, queue: str, now: int, limit: int) -> list[Job]:
         jobs = [j for j in self._jobs(service, queue, Stage.DELAYED) if j.run_at <= now]
-        return sorted(jobs, key=lambda job: (job.run_at, job.seq))[:limit]
+        jobs.sort(key=lambda job: (job.run_at, job.seq))
+        return jobs[: self._affordable(len(jobs), limit)]
 
     def next_due(self, service: str, queue: str) -> int | None:
         return min((j.run_at for j in self._jobs(service, queue, Stage.DELAYED)), default=None)
@@ -431,6 +449,10 @@ class Transaction:
 
     def key(self, service: str, hash: str) -> KeyRow:
         return self._key(service, hash).row
+
+    def peek_key(self, service: str, hash: str) -> KeyRow:
+        """Likewise, where nothing depends on it."""
+        return cast(KeyRecord, self._peek(key_part(service, hash))).row
 
     def set_key(self, service: str, hash: str, row: KeyRow) -> None:
         self._set(key_part(service, hash), replace(self._key(service, hash), row=row))

@@ -21,6 +21,7 @@ from headrace.engine.protocol import Engine
 from headrace.testing.conformance.bells import Bells
 from headrace.testing.conformance.bench import Bench
 from headrace.testing.conformance.cancelling import Cancelling
+from headrace.testing.conformance.crowds import Crowds
 from headrace.testing.conformance.deadlines import Deadlines
 from headrace.testing.conformance.dedup import Deduplication
 from headrace.testing.conformance.detaching import Detaching
@@ -69,6 +70,7 @@ class EngineConformance(
     Retaining,
     Bells,
     Repeats,
+    Crowds,
 ):
     """Everything that an engine must do."""
 
