@@ -10,6 +10,7 @@ import pytest
 from headrace.engine.nats import NatsEngine
 from headrace.testing.conformance.bench import Bench
 from headrace.testing.nats import NatsServer
+from tests.nats.real import RealBench
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +27,9 @@ async def bench(plain_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench
     await engine.open()
     yield Bench(engine)
     await engine.close()
+
+
+@pytest.fixture
+def real(bench: Bench) -> RealBench:
+    """By the machine's clock."""
+    return RealBench(bench.engine)

@@ -94,3 +94,11 @@ async def test_worker_with_more_slots_than_a_batch_has_messages_is_not_stuck(app
         await worker.until_idle()
     await worker.stop()
     assert {counted.state: counted.jobs for counted in await app.count()} == {State.COMPLETED: MANY}
+
+
+async def test_batch_whose_ids_do_not_fit_into_one_message_is_confirmed(app: App) -> None:
+    task = app.task(type="t")(lambda n: None)
+    await task.enqueue(0)  # from here on each job is stored on its own
+    answers = await app.enqueue_many([task.prepare(n) for n in range(3000)], batch=3000)
+    assert all(answer.accepted for answer in answers)
+    assert sum(counted.jobs for counted in await app.count()) == 3001

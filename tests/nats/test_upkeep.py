@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import time
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from headrace.core.change import Applied, Change
 from headrace.core.claims import Claimed, ClaimRequest, Share
 from headrace.core.errors import AppClosed, EngineUnavailable
-from headrace.core.model import Filter, KeyLimit, OnLost
+from headrace.core.model import KeyLimit, OnLost
 from headrace.core.outcome import Completed, Detached
 from headrace.core.queue import QueueSettings
 from headrace.engine.nats import NatsEngine, session, upkeep
@@ -21,38 +20,13 @@ from headrace.engine.nats.lines import Line
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.tickets import Place
 from headrace.engine.nats.wire.errors import Disconnected
-from headrace.testing.conformance.bench import ACTIVE, LEASE, Bench, key
+from headrace.testing.conformance.bench import LEASE, Bench, key
 from headrace.testing.nats import NatsServer
+from tests.nats.real import RealBench, session_of
 from tests.support import eventually
 
 LIMIT = 20.0
 """Seconds that something may take; far more than it does."""
-
-
-class RealBench(Bench):
-    """A bench whose clock is the machine's."""
-
-    @property
-    def now(self) -> int:
-        return round(time.time() * 1000)
-
-    @now.setter
-    def now(self, _: int) -> None: ...
-
-    async def lapsed(self) -> list[str]:
-        """What upkeep finds."""
-        wanted = Filter(service="svc", states=ACTIVE, lease_until=self.now)
-        return [job.id for job in (await self.engine.find(wanted)).jobs]
-
-
-@pytest.fixture
-def real(bench: Bench) -> RealBench:
-    return RealBench(bench.engine)
-
-
-async def session_of(bench: Bench) -> Session:
-    assert isinstance(bench.engine, NatsEngine)
-    return await bench.engine._session()  # pyright: ignore[reportPrivateUsage]
 
 
 # Leases
@@ -280,3 +254,29 @@ async def test_no_job_starts_before_the_slot_that_it_takes_was_left(real: RealBe
     (answer,) = claimed.answers
     assert isinstance(answer, Applied)
     assert answer.job.version < claimed.jobs[0].version
+
+
+async def test_what_timers_left_is_deleted_once_it_was_seen_to(real: RealBench) -> None:
+    session = await session_of(real)
+    due = f"{session.layout.namespace}.due.>".encode()
+
+    async def left() -> int:
+        return len(await session.js.read_all(session.layout.stream, due))
+
+    for n in range(5):
+        await real.add(f"a{n}")
+        await real.complete(await real.start(lease=300))
+        await real.add(f"b{n}", delay=300)
+
+    async def fired() -> bool:
+        return await left() >= 10
+
+    await eventually(fired, LIMIT)
+    assert sorted(await real.claimed_ids()) == [f"b{n}" for n in range(5)]
+
+    async def deleted() -> bool:
+        assert await real.lapsed() == []
+        await real.prune()
+        return await left() == 0
+
+    await eventually(deleted, LIMIT)

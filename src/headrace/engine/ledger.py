@@ -485,9 +485,22 @@ class Ledger:
         """Goes on telling the dependents of a job what became of it, where the store's
         transactions are too small to do that in one."""
         parent = self._records.job(parent_id)
-        if parent is not None:
-            (self._fire if parent.state in FINAL else self._reopen)(parent, at)
-            self._run_effects()
+        if parent is None:
+            return
+        if parent.state not in FINAL:
+            self._reopen(parent, at)
+        elif self._leaves(parent):
+            self._discard(parent, at)
+        else:
+            self._fire(parent, at)
+        self._run_effects()
+
+    def _leaves(self, parent: Job) -> bool:
+        """Whether a job is being deleted: dependents that could have waited for it no longer do."""
+        return any(
+            edges.edge_state(parent.state, edge.policy) is EdgeState.OPEN
+            for edge in self._records.edges_to(parent.id, EdgeState.BROKEN)
+        )
 
     def discard(self, job: Job, at: int) -> None:
         """Deletes a job that has ended, as retention orders."""
@@ -496,9 +509,7 @@ class Ledger:
 
     def _discard(self, job: Job, at: int) -> None:
         """Deletes the job; dependents that still wait for it can wait no longer."""
-        for edge in self._records.edges_to(job.id):
-            if edge.state is not EdgeState.OPEN:
-                continue
+        for edge in self._records.edges_to(job.id, EdgeState.OPEN):
             self._records.set_edge(msgspec.structs.replace(edge, state=EdgeState.BROKEN))
             child = self._records.job(edge.child_id)
             if child and child.state is State.BLOCKED:

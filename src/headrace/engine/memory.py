@@ -13,6 +13,7 @@ import msgspec
 from headrace.core.admission import Holder, Verdict
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
+from headrace.core.edges import EdgeState
 from headrace.core.errors import InvalidValue
 from headrace.core.event import Event
 from headrace.core.model import (
@@ -256,8 +257,9 @@ class MemoryRecords:
     def set_holder(self, service: str, key: str, holder: Holder | None) -> None:
         _assign(self.holders, (service, key), holder, self._undo)
 
-    def edges_to(self, parent_id: str) -> list[Edge]:
-        return list(self.edges_by_parent.get(parent_id, {}).values())
+    def edges_to(self, parent_id: str, state: EdgeState | None = None) -> list[Edge]:
+        edges = self.edges_by_parent.get(parent_id, {}).values()
+        return [edge for edge in edges if state in (None, edge.state)]
 
     def edges_from(self, child_id: str) -> list[Edge]:
         return list(self.edges_by_child.get(child_id, {}).values())

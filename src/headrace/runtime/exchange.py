@@ -102,8 +102,7 @@ class Exchange:
         """Has a change made, which ends the run if one is given. Must be called in the worker's
         event loop."""
         self._waiting.append((change, run))
-        if len(self._waiting) == 1:
-            self._stir()
+        self._stir()
 
     def stop(self) -> None:
         """Claims no more; changes are still made."""

@@ -114,13 +114,13 @@ class LeaseKeeper:
         jobs = [run.job for run in list(self._runs.values())]
         leases = [Lease(job.id, job.seq, job.token) for job in jobs]
         try:
-            await self._engine.put([self._beat()], self._clock.now())
             if leases:
                 until = self._clock.now() + self._claimant.lease
                 renewals = await self._engine.extend(leases, until)
                 for lease, renewal in zip(leases, renewals, strict=True):
                     if not renewal.held or renewal.cancelling is not None:
                         self._tell(lease, renewal.cancelling if renewal.held else None)
+            await self._engine.put([self._beat()], self._clock.now())
             self._away = False
         except EngineUnavailable as error:
             if not self._away:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from headrace.engine.bells import EVERYTHING, BellHub, HubBell, running
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.connection import Connection, Subscription
+from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.protocol import JOURNAL_TOPIC
 
 
@@ -86,17 +87,21 @@ class Ropes:
         self._hub.ring({EVERYTHING})
 
     def ring(self, topics: Iterable[str], connection: Connection, highest: int) -> None:
-        """Rings everywhere, once what was done is stored, up to the sequence `highest`."""
+        """Rings everywhere, once what was done is stored, up to the sequence `highest`. Whoever
+        cannot be told looks by himself after a while; what was done is done."""
         if not connection.connected:
             return
-        layout, words = self._layout, [str(highest)]
-        for topic in topics:
-            kind, name = _read(topic)
-            if kind == JOB:
-                words.append(name)
-            elif topic != JOURNAL_TOPIC:
-                connection.publish(layout.bell(kind, name), b"%d" % highest)
-        connection.publish(layout.bell(_JOBS), " ".join(words).encode())
+        layout, names = self._layout, list[str]()
+        with contextlib.suppress(WireError):
+            for topic in topics:
+                kind, name = _read(topic)
+                if kind == JOB:
+                    names.append(name)
+                elif topic != JOURNAL_TOPIC:
+                    connection.publish(layout.bell(kind, name), b"%d" % highest)
+            for start in range(0, len(names) or 1, NAMED):
+                words = " ".join([str(highest), *names[start : start + NAMED]])
+                connection.publish(layout.bell(_JOBS), words.encode())
 
     def _pull(self) -> None:
         """Has the connection's own loop see to the subscriptions."""
@@ -154,6 +159,9 @@ class Ropes:
             return [layout.bell(kind, name), layout.due_bell(service, queue)]
         return [layout.bell(kind, name)]
 
+
+NAMED = 1000
+"""So many jobs are named in one message."""
 
 _JOBS = "jobs"
 JOB = "job"

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest
+from headrace.core.errors import EngineUnavailable
 from headrace.core.model import Job, Stage
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import message, plain
@@ -108,7 +109,12 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
         left = _left(request, jobs) if jobs else request
         await _finish(home)
         look = _Look(home, left, min(left.limit << attempt, MOST), lost)
-        claimed, more = await look.start(settling)
+        try:
+            claimed, more = await look.start(settling)
+        except EngineUnavailable:
+            if not jobs:
+                raise
+            claimed, more = Claimed((), request.now), False  # those that started must be told of
         jobs += claimed.jobs
         for job in claimed.jobs:
             lost.pop(job.id, None)
@@ -138,11 +144,8 @@ async def _finish(home: Home) -> None:
     if not home.watch.rests and not home.committer.unfinished:
         return
     rests, home.watch.rests = home.watch.rests, []
-    try:
-        await home.committer.finish()
-    except BaseException:
-        home.watch.rests += rests
-        raise
+    if not await home.committer.finish():
+        return  # the tickets come again
     for line, ticket in rests:
         line.give_up([ticket])
 

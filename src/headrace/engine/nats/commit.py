@@ -11,6 +11,7 @@ nothing in common, and else run again when the first is stored.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import deque
@@ -29,6 +30,8 @@ from headrace.engine.nats.transaction import Transaction
 from headrace.engine.nats.wire.jetstream import Pending
 
 T = TypeVar("T")
+
+log = logging.getLogger("headrace.nats")
 
 GROUP = 128
 """So many operations are run together."""
@@ -91,6 +94,8 @@ class Ask(Generic[T]):
         self._after = after
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.attempts = 0
+        self.alone = False
+        """Whether it is run without others: with them it did not fit, or was refused."""
 
     def waits(self) -> set[asyncio.Future[Any]]:
         """What it comes after and that is not stored yet."""
@@ -130,11 +135,17 @@ class Committer:
         self.unfinished: dict[str, int] = {}
         """Jobs whose dependents are not all told yet, and when they ended."""
 
-    async def finish(self) -> None:
-        """Goes on with what was too much for one step."""
+    async def finish(self) -> bool:
+        """Goes on with what was too much for one step; False where that is not possible now."""
         while self.unfinished:
             job_id, at = self.unfinished.popitem()
-            await self.ask(_resuming(job_id, at), [job_part(job_id)], at)
+            try:
+                await self.ask(_resuming(job_id, at), [job_part(job_id)], at)
+            except EngineUnavailable as error:
+                self.unfinished.setdefault(job_id, at)
+                log.warning("the dependents of job %s wait to be told: %s", job_id, error)
+                return False
+        return True
 
     def ask(
         self,
@@ -191,7 +202,11 @@ class Committer:
                 continue
             waits = ask.waits()
             able = not waits or waits <= {other.answer for other in group}
+            if ask.alone:
+                able = not waits and not group
             (group if able else later).append(ask)
+            if ask.alone and able:
+                break
         self._asks.extendleft(reversed(later))
         return group
 
@@ -316,8 +331,12 @@ class Committer:
                 return
         for component in components(transaction):
             batch = self._batch(transaction, component, ran)
-            if any(ask.waits() for ask in _asks(batch, ran)):
-                self._asks.extend(_asks(batch, ran))  # what it comes after was not stored
+            asks = _asks(batch, ran)
+            together = {ask.answer for ask in asks}
+            if any(ask.trouble() or ask.waits() - together for ask in asks):
+                self._asks.extend(asks)  # what some of them come after was not stored
+            elif len(batch.messages) > MOST and len(asks) > 1:
+                self._one_by_one(asks)
             else:
                 await self._store(batch, ran)
 
@@ -326,9 +345,18 @@ class Committer:
             case Conflict() as conflict:
                 await self._again(_asks(batch, ran), conflict)
             case InvalidValue() as refusal:
-                _fail(_asks(batch, ran), refusal)
+                asks = _asks(batch, ran)
+                if len(asks) > 1:
+                    self._one_by_one(asks)  # whose it is must be known
+                else:
+                    _fail(asks, refusal)
             case None:
                 pass
+
+    def _one_by_one(self, asks: Sequence[Ask[Any]]) -> None:
+        for ask in asks:
+            ask.alone = True
+        self._asks.extend(asks)
 
     async def _try(self, batch: Batch, ran: Sequence[Ran]) -> Conflict | InvalidValue | None:
         """Stores a batch and answers those who wait for it, unless a guard does not hold or the

@@ -215,7 +215,7 @@ class NatsEngine:
                 raise
             # What has ended must not wait until something can start again.
             log.warning("nothing could be claimed: %s", error)
-            claimed = Claimed((), request.now)
+            return _handed_out(session, Claimed((), request.now), await self.apply(changes))
         try:
             answers = await settling.answers()
             await session.committer.finish()

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -154,6 +154,8 @@ class Line:
         self._lock = asyncio.Lock()
         self._wrote: dict[str, int] = {}
         self._back: dict[str, float] = {}
+        self.cleared = 0
+        """Up to where what timers left was deleted."""
         self.kept: dict[bytes, Ticket] = {}
         """Tickets that were looked at and may be looked at again."""
 
@@ -303,6 +305,7 @@ class Line:
 
     def drop(self) -> None:
         """Its stream is gone: whatever is held means nothing now."""
+        self.cleared = 0
         for draw in self._draws.values():
             draw.close()
         self._draws.clear()
@@ -342,14 +345,23 @@ class Line:
         if self.kept:
             return False
         for name in await self.names():
-            subject = f"CONSUMER.INFO.{self._home.layout.stream}.{self.consumer(name)}"
-            try:
-                found = await self._home.js.api(subject)
-            except WireError:
-                return False
-            if found["num_pending"] or found["num_ack_pending"]:
+            found = await self._info(name)
+            if found is None or found["num_pending"] or found["num_ack_pending"]:
                 return False
         return True
+
+    async def floor(self, name: str) -> int:
+        """The sequence up to which everything in the line was given up; 0 where nothing was."""
+        found = await self._info(name) if name in await self.names() else None
+        return found["ack_floor"]["stream_seq"] if found else 0
+
+    async def _info(self, name: str) -> dict[str, Any] | None:
+        """What the server tells of a line; None where it tells nothing."""
+        subject = f"CONSUMER.INFO.{self._home.layout.stream}.{self.consumer(name)}"
+        try:
+            return await self._home.js.api(subject)
+        except WireError:
+            return None
 
     async def _create(self, name: str) -> None:
         layout = self._home.layout

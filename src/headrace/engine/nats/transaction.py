@@ -16,6 +16,7 @@ import msgspec
 from headrace.core.admission import Holder
 from headrace.core.change import Answer, Change
 from headrace.core.claims import ClaimRequest
+from headrace.core.edges import EdgeState
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.states import FINAL, WAITING, State
@@ -277,7 +278,7 @@ class Transaction:
 
     def remove(self, job: Job) -> None:
         domain = self._domain(job.id)
-        if domain.job is None:
+        if domain.job is None or job.id in self.unfinished:
             return
         self._add(Draft(job.id, names.REMOVED, None))
         self._set(job_part(job.id), replace(domain, job=None, told=False, parents={}))
@@ -552,7 +553,8 @@ class Transaction:
             if member.stage is Stage.PARKED:
                 heads.setdefault(member.queue, id)
         jobs = [self.job(heads[queue]) for queue in sorted(heads)]
-        return [job for job in jobs if job]
+        # Record and jobs may be of different moments: then the guards will tell.
+        return [job for job in jobs if job and job.stage is Stage.PARKED]
 
     def first_of_key(self, service: str, hash: str, active: bool) -> str | None:
         members = self._key(service, hash).members
@@ -576,19 +578,26 @@ class Transaction:
         domain = cast(Domain, self._peek(job_part(job_id)))
         return not domain.children and not domain.told
 
-    def edges_to(self, parent_id: str) -> list[Edge]:
+    def edges_to(self, parent_id: str, state: EdgeState | None = None) -> list[Edge]:
         parent = self._domain(parent_id)
         children = [cast(Domain, self._peek(job_part(child))) for child in parent.children]
         edges = [edge for child in children if (edge := child.parents.get(parent_id))]
-        if parent.job is None or len(edges) <= FEW:
-            self.touched[-1] |= {job_part(child) for child in parent.children}
-            return edges
-        ended = parent.job.state in FINAL
-        untold = [edge for edge in edges if (edge.parent_state is None) == ended]
         room = max(0, STEP - self.owner.count(len(self.touched) - 1))
-        if len(untold) > room:
+        if parent.job is None or len(edges) <= min(FEW, room):
+            self.touched[-1] |= {job_part(child) for child in parent.children}
+            return [edge for edge in edges if state in (None, edge.state)]
+        if state is EdgeState.BROKEN:
+            return [edge for edge in edges if edge.state is state]
+        ended = parent.job.state in FINAL
+        concerned = [
+            edge
+            for edge in edges
+            if edge.state is not EdgeState.SATISFIED
+            and (edge.state is state if state else (edge.parent_state is None) == ended)
+        ]
+        if len(concerned) > room:
             self._assign(self.unfinished, parent_id, len(self.touched) - 1)
-        return untold[:room]
+        return concerned[:room]
 
     def _look_closer_at(self, parent: Domain) -> None:
         """A job that could be started on its own no longer can once others depend on it: it gets a

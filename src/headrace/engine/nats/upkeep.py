@@ -18,7 +18,7 @@ from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import WINDOW
 from headrace.engine.nats.parts import Known, Part, Timer, job_part
 from headrace.engine.nats.session import Session
-from headrace.engine.nats.tickets import LEASE, RUN, Place
+from headrace.engine.nats.tickets import DUE, LEASE, RUN, Place
 from headrace.engine.nats.transaction import Transaction
 from headrace.engine.nats.wire.stored import Stored
 from headrace.engine.protocol import Prune
@@ -200,6 +200,7 @@ async def prune(session: Session, order: Prune) -> int:
     await _count_again(session, order.now)
     await _forget_holders(session, order.now)
     await _forget_documents(session, order.now)
+    await _forget_timers(session)
     await _reclaim(session)
     return gone + entries
 
@@ -273,6 +274,19 @@ async def _forget_documents(session: Session, now: int) -> None:
         sheet = msgspec.json.decode(one.payload, type=documents.Sheet)
         if sheet.deleted or (sheet.expires_at is not None and sheet.expires_at <= now):
             await _purge(session, one)
+
+
+async def _forget_timers(session: Session) -> None:
+    """What timers have left, and everybody has seen to, would stay for ever."""
+    queues = {Place(one.service, one.queue) for one in session.projection.count()}
+    for place in queues | {Place(service, WATCH) for service, _ in queues}:
+        line = session.line(place)
+        floor = await line.floor(DUE)
+        if floor > line.cleared:
+            with translated("pruning"):
+                filter = session.layout.due(*place).encode()
+                await session.js.purge(session.layout.stream, filter, upto_seq=floor + 1)
+            line.cleared = floor
 
 
 async def _purge(session: Session, stored: Stored) -> None:

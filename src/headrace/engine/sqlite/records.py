@@ -18,6 +18,7 @@ import msgspec
 from headrace.core.admission import Holder
 from headrace.core.change import Answer, Applied, Change
 from headrace.core.claims import ClaimRequest, Lease, Renewal
+from headrace.core.edges import EdgeState
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import WAITING, State
@@ -446,9 +447,10 @@ class SqlRecords:
     def set_holder(self, service: str, key: str, holder: Holder | None) -> None:
         self._holders[service, key] = self._pending.holders[service, key] = holder
 
-    def edges_to(self, parent_id: str) -> list[Edge]:
+    def edges_to(self, parent_id: str, state: EdgeState | None = None) -> list[Edge]:
         self._load_edges((parent_id,))
-        return list(self._edges_to[parent_id].values()) if self._edges else []
+        edges = self._edges_to[parent_id].values() if self._edges else ()
+        return [edge for edge in edges if state in (None, edge.state)]
 
     def _has_dependents(self, job_id: str) -> bool:
         if not self._edges:

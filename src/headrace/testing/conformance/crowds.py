@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headrace.core.change import Applied
-from headrace.core.model import Job, NewJob
-from headrace.core.outcome import Completed
+from headrace.core.model import Job, NewJob, OnParentFailure
+from headrace.core.outcome import Completed, Problem, Terminated
+from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.testing.conformance.bench import LEASE, Bench, key, raw
 
@@ -41,6 +42,66 @@ class Crowds:
         await add(bench, [bench.new(f"j{n}", key=key(f"k{n}"), delay=1000) for n in range(MANY)])
         bench.tick(1000)
         assert len({job.id for job in await claim_all(bench)}) == MANY
+
+    async def test_jobs_with_very_many_dependents_end_at_once(self, bench: Bench) -> None:
+        await bench.set_queue(QueueSettings(max_active=10))
+        parents = [(await bench.add(f"p{n}")).id for n in range(6)]
+        for parent in parents:
+            await add(bench, dependents(bench, parent, 90))
+        jobs = await bench.claim(6)
+        changes = [await bench.settled(job, Completed(raw(None))) for job in jobs]
+        answers = await bench.engine.apply(changes)
+        assert [type(answer) for answer in answers] == [Applied] * 6
+        assert await bench.counts() == {
+            ("q", State.COMPLETED): 6,
+            ("other", State.PENDING): 540,
+        }
+
+    async def test_end_that_reaches_very_many_over_two_levels_is_told_to_all(
+        self, bench: Bench
+    ) -> None:
+        await bench.add("p")
+        children = dependents(bench, "p", 25)
+        await add(bench, children)
+        for child in children:
+            await add(bench, dependents(bench, child.id, 25))
+        await bench.settle(await bench.start(), Terminated(Problem("ValueError", "boom")))
+        assert await bench.counts() == {
+            ("q", State.FAILED): 1,
+            ("other", State.UNREACHABLE): 25 + 625,
+        }
+
+    async def test_parent_of_very_many_that_run_whatever_becomes_of_it_can_be_tried_again(
+        self, bench: Bench
+    ) -> None:
+        await bench.add("p", max_tries=1)
+        await add(bench, dependents(bench, "p", 400, OnParentFailure.RUN))
+        await bench.kill("p")
+        assert await bench.state("p-399") is State.PENDING
+        assert isinstance(await bench.retry(await bench.job("p")), Applied)
+        assert await bench.state("p") is State.PENDING
+
+    async def test_very_many_that_wait_for_a_job_end_when_it_is_deleted(self, bench: Bench) -> None:
+        await bench.add("p", max_tries=1)
+        await add(bench, dependents(bench, "p", 400, OnParentFailure.WAIT))
+        await bench.kill("p")
+        assert await bench.state("p-399") is State.BLOCKED
+        assert isinstance(await bench.delete(await bench.job("p")), Applied)
+        assert await bench.counts() == {("other", State.UNREACHABLE): 400}
+        assert not await bench.exists("p")
+
+
+def dependents(
+    bench: Bench,
+    parent: str,
+    count: int,
+    policy: OnParentFailure = OnParentFailure.UNREACHABLE,
+) -> list[NewJob]:
+    """So many jobs of another queue that depend on a job."""
+    return [
+        bench.new(f"{parent}-{n}", queue="other", depends_on=(parent,), on_parent_failure=policy)
+        for n in range(count)
+    ]
 
 
 async def add(bench: Bench, jobs: list[NewJob]) -> None:

@@ -1,0 +1,177 @@
+"""Operations that share a step: none of them waits for ever for another, or takes it with it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace import App
+from headrace.core.change import Applied
+from headrace.core.errors import EngineUnavailable, InvalidValue
+from headrace.core.outcome import Completed
+from headrace.core.queue import QueueSettings
+from headrace.core.states import State
+from headrace.engine.nats import NatsEngine, commit
+from headrace.engine.nats.commit import Committer, Work
+from headrace.engine.nats.lines import Line
+from headrace.testing.conformance.bench import key, raw
+from headrace.testing.nats import NatsServer
+from tests.nats.real import RealBench, session_of
+from tests.support import eventually
+
+pytestmark = pytest.mark.timeout(60)
+
+LIMIT = 10.0
+"""Seconds that a step may take; far more than it does."""
+
+HUGE = raw("x" * 1_048_000)
+"""A result that no message holds."""
+
+
+@pytest.mark.parametrize("limited", ["by its queue", "by its key"])
+async def test_outcome_is_stored_beside_a_ticket_that_is_out_of_date(
+    real: RealBench, limited: str
+) -> None:
+    limit = key("tenant", 2) if limited == "by its key" else None
+    if limit is None:
+        await real.set_queue(QueueSettings(max_active=3))
+    await real.add("a", key=limit)
+    job = await real.start()
+    await real.cancel(await real.add("b", key=limit))
+    ending = await real.settled(job, Completed())
+    (await session_of(real)).committer.forget()  # as any conflict does
+    async with asyncio.timeout(LIMIT):
+        claimed = await real.engine.claim(real.request(), [ending])
+    assert [type(answer) for answer in claimed.answers] == [Applied]
+
+
+@pytest.mark.parametrize("capped", [False, True])
+async def test_outcome_that_is_too_large_is_refused_though_a_claim_comes_with_it(
+    real: RealBench, capped: bool
+) -> None:
+    if capped:
+        await real.set_queue(QueueSettings(max_active=3))
+    await real.add("a", key=key("one"))
+    job = await real.start()
+    await real.add("b", key=key("two"))
+    ending = await real.settled(job, Completed(HUGE))
+    async with asyncio.timeout(LIMIT):
+        with pytest.raises(InvalidValue):
+            await real.engine.claim(real.request(1), [ending])
+    assert await real.states("a", "b") == [State.ACTIVE, State.PENDING]
+
+
+async def test_jobs_that_a_claim_started_are_handed_out_though_its_next_look_fails(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real.add("warm")
+    await real.run()
+    await real.add("k", key=key("one"))
+    ending = await real.settled(await real.start(), Completed())
+    await real.add("b")
+    gather, looks = Line.gather, 0
+
+    async def failing(line: Line, want: int, paused: bool):
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise EngineUnavailable("the consumer does not answer")
+        return await gather(line, want, paused)
+
+    monkeypatch.setattr(Line, "gather", failing)
+    claimed = await real.engine.claim(real.request(), [ending])
+    assert looks == 2
+    assert [job.id for job in claimed.jobs] == ["b"]
+    assert [type(answer) for answer in claimed.answers] == [Applied]
+
+
+async def test_dependents_are_told_though_whoever_goes_on_fails_once(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real.add("p")
+    names = [f"c{n}" for n in range(400)]
+    groups = [[real.new(name, queue="other", depends_on=("p",))] for name in names]
+    await real.engine.insert(groups, real.now)
+    job = await real.start()
+
+    async def dies(committer: Committer) -> bool:
+        committer.unfinished.clear()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "finish", dies)
+        await real.complete(job)
+    resuming, attempts = commit._resuming, 0  # pyright: ignore[reportPrivateUsage]
+
+    def failing(job_id: str, at: int) -> Work[None]:
+        nonlocal attempts
+        attempts += 1
+        return away if attempts == 1 else resuming(job_id, at)
+
+    def away(_: object, __: object) -> None:
+        raise EngineUnavailable("the server is away")
+
+    monkeypatch.setattr(commit, "_resuming", failing)
+
+    async def told() -> bool:
+        """A timer says soon that somebody is to go on."""
+        await real.engine.claim(real.request())
+        found = await real.engine.get(names)
+        return all(details and details.job.state is State.PENDING for details in found)
+
+    await eventually(told, 30)
+    assert attempts > 1
+
+
+@pytest.mark.parametrize("limited", ["by its queue", "by its key"])
+async def test_two_workers_end_all_jobs_though_some_are_cancelled(
+    plain_server: NatsServer, tmp_path: Path, limited: str
+) -> None:
+    url = f"{plain_server.url}?namespace={tmp_path.name[-20:]}&projection={tmp_path}/p"
+    apps = [App(url) for _ in range(3)]
+    limit = {"key": ("tenant", "/tenant"), "max_active": 3} if limited == "by its key" else {}
+
+    async def step(n: int, tenant: int) -> int:
+        await asyncio.sleep(0.002)
+        return n
+
+    tasks = [app.task(type="step", queue="q", **limit)(step) for app in apps]
+    one, two, producer = apps
+    async with one, two, producer:
+        if not limit:
+            await producer.queue("q").set(max_active=3, force=True)
+
+        async def produce() -> None:
+            for n in range(40):
+                ref = await tasks[2].enqueue(n, 1)
+                if n % 2:
+                    await ref.cancel()
+
+        async def ended() -> bool:
+            states = {counted.state for counted in await producer.count()}
+            return states <= {State.COMPLETED, State.CANCELLED}
+
+        async with one.working(queues="q", concurrency=4), two.working(queues="q", concurrency=4):
+            await asyncio.gather(*(produce() for _ in range(3)))
+            await eventually(ended, 40)
+
+
+async def test_end_goes_on_though_the_parked_job_of_its_key_was_cancelled_by_somebody_else(
+    real: RealBench, plain_server: NatsServer, tmp_path: Path
+) -> None:
+    await real.add("a", key=key("tenant"))
+    await real.add("b", key=key("tenant"))
+    other = NatsEngine(
+        f"{plain_server.url}?namespace={tmp_path.name[-20:]}&projection={tmp_path}/other"
+    )
+    await other.open()
+    there = RealBench(other)
+    job = await there.start()
+    assert job.id == "a"
+    await real.cancel(await real.job("b"))
+    async with asyncio.timeout(LIMIT):
+        await there.complete(job)
+    assert await real.states("a", "b") == [State.COMPLETED, State.CANCELLED]
+    await other.close()
