@@ -17,7 +17,7 @@ from headrace.core import admission
 from headrace.core.admission import Outcome, Verdict
 from headrace.core.change import Answer, Applied, Change, choose, completed
 from headrace.core.claims import ClaimRequest
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import EngineUnavailable, HeadraceError
 from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
 from headrace.core.states import EventType, State
@@ -333,7 +333,11 @@ async def _started(
             home.held[job.id] = Held(job, seq)
             found.append(job)
             continue
-        found.append(await _own(home, job) if again else None)
+        try:
+            found.append(await _own(home, job) if again else None)
+        except EngineUnavailable as error:
+            trouble = error
+            break
         if again and found[-1] is None:
             lost[job.id] = job
     trouble = unwatched or trouble

@@ -285,7 +285,7 @@ class Session:
 
     def _documents_changed(self, _: bytes, __: object, ___: object, told: bytes) -> None:
         highest, *kinds = told.split(b" ")
-        if QUEUE_KIND.encode() in kinds:
+        if QUEUE_KIND.encode() in kinds and highest.isdigit():
             self.js.saw(int(highest))
             self.doubt_settings()
 
