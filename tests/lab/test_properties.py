@@ -129,7 +129,12 @@ def an_outcome_is_of_another_entry(history: History, chance: Random) -> None:
 
 
 def a_job_is_not_stored(history: History, chance: Random) -> None:
-    kept = [job for job, stored in history.stored.items() if stored.state == "completed"]
+    forgetful = {queue for queue, rules in history.plan.queues.items() if rules.forgets}
+    kept = [
+        job
+        for job, stored in history.stored.items()
+        if stored.state == "completed" and history.jobs[job][-1].queue not in forgetful
+    ]
     del history.stored[chance.choice(kept)]
 
 

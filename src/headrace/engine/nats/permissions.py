@@ -125,6 +125,7 @@ def _worker(layout: Layout, service: str) -> _Subjects:
     publish, _, subscribe = _producer(layout, service)
     publish += [
         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
+        f"$JS.API.CONSUMER.INFO.{stream}.*",
         f"$JS.ACK.{stream}.>",
         f"$JS.API.STREAM.PURGE.{stream}",
         f"{space}.rec.doc.worker.*",
