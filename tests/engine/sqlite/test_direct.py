@@ -131,7 +131,7 @@ def test_one_slow_commit_among_quick_ones_changes_nothing() -> None:
 
     for _ in range(10):
         pace.took(QUICK / 4)
-    pace.took(QUICK * 10)
+    pace.took(QUICK * 100)
 
     assert pace.quick
 

@@ -15,6 +15,8 @@ REST = 2.0
 """Seconds until the next try, after commits were found to take longer."""
 _WEIGHT = 1 / 32
 """Of the newest commit in the average: a slow one now and then does not count for much."""
+_MOST = 4 * QUICK
+"""Seconds that one commit counts as at the most, however slow: it says little of the next."""
 
 
 class Pace:
@@ -30,7 +32,7 @@ class Pace:
 
     def took(self, seconds: float) -> None:
         """Counts a commit."""
-        self._average += (seconds - self._average) * _WEIGHT
+        self._average += (min(seconds, _MOST) - self._average) * _WEIGHT
         if self._average > QUICK:
             self._average = QUICK  # the next try has to be quick itself
             self._resting_until = time.monotonic() + REST
