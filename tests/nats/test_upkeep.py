@@ -266,6 +266,7 @@ async def test_what_timers_left_is_deleted_once_it_was_seen_to(real: RealBench) 
     for n in range(5):
         await real.add(f"a{n}")
         await real.complete(await real.start(lease=300))
+    for n in range(5):
         await real.add(f"b{n}", delay=300)
 
     async def fired() -> bool:

@@ -223,6 +223,11 @@ def completed(job: Job, write: Write, version: int) -> Job:
     )
 
 
+def only_completes(write: Write) -> bool:
+    """Whether `completed` tells all that the write does."""
+    return write.event is EventType.COMPLETED and not (write.logs or write.error or write.discards)
+
+
 def choose(change: Change, stored: Job) -> Write | None:
     """The write of the first case whose guard fits the stored job."""
     for case in change.cases:

@@ -103,26 +103,26 @@ def wire(
         "payload": payload,
         "result": result,
         "deadline": event.deadline and rfc3339(event.deadline),
-        "concurrency": event.slot and wire_slot(event.slot, event),
+        "concurrency": event.slot and wire_slot(event.slot, event.event, event.at, event.worker),
         "queuePolicy": event.policy and wire_policy(event.policy),
         "timestamp": rfc3339(event.at),
     }
     return _present(shape)
 
 
-def wire_slot(slot: Slot, event: Event) -> dict[str, Any]:
-    """A slot of a key in that shape."""
+def wire_slot(slot: Slot, event: EventType, at: int, worker: str | None) -> dict[str, Any]:
+    """A slot of a key in that shape: what happened to its job, when, and who did it."""
     shape: dict[str, Any] = {"key": slot.name, "keyHash": slot.hash}
     if slot.token is not None:
         shape["slotToken"] = str(slot.token)
-    if event.event is EventType.STARTED:
-        shape["heartbeatAt"] = rfc3339(event.at)
+    if event is EventType.STARTED:
+        shape["heartbeatAt"] = rfc3339(at)
     if slot.lease_until is not None:
         shape["leaseExpiresAt"] = rfc3339(slot.lease_until)
     if slot.takeovers is not None:
         shape["staleTakeoverCount"] = slot.takeovers
-    if event.worker is not None:
-        shape["instanceId"] = event.worker
+    if worker is not None:
+        shape["instanceId"] = worker
     return shape
 
 

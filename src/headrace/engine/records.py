@@ -131,12 +131,13 @@ class Records(Protocol):
     def set_edge(self, edge: Edge) -> None: ...
     def start(self, request: ClaimRequest, queue: str, room: int) -> list[Job]:
         """Starts the first jobs of a line in one go, as `claims.started` would, where none of
-        them needs a closer look (a key, a time to expire). May start none."""
+        them needs a closer look (a key that is full, a time to expire). May start none."""
         ...
 
     def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
         """Makes changes from the `first` on in one go, as long as they only complete a job whose
-        end concerns no other (no key, dedup key or dependent). May make none."""
+        end concerns no other (no dedup key, no dependent, nobody who waits for its key). May make
+        none."""
         ...
 
     def ready(self, service: str, queue: str, limit: int) -> list[Job]: ...

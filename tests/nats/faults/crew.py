@@ -77,7 +77,8 @@ class Crew:
 
     def notes(self, what: str | None = None) -> list[Note]:
         found: list[Note] = []
-        for line in self._diary_path.read_text().splitlines():
+        complete, _, _ = self._diary_path.read_text().rpartition("\n")  # one may be half read
+        for line in complete.splitlines():
             at, kind, *words = line.split(" ")
             if what in (None, kind):
                 found.append(Note(int(at), kind, words))

@@ -19,6 +19,7 @@ from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.parts import Domain, Draft, KeyRecord, Known, Part, Timer, job_part
+from headrace.engine.nats.tickets import DUE, Place, line_of
 from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.jetstream import Pending
 
@@ -90,6 +91,8 @@ class Batch:
         self._places: dict[int, int] = {}
         self._real, self._shift = real, shift
         self.messages: list[Pending] = []
+        self.lines: dict[int, tuple[Place, str]] = {}
+        """The lines that messages stand in, or will stand in when their timers fire."""
         self._unguarded: list[int] = []
         self._guards: dict[Part, int] = {}
         self._newest: dict[Part, int] = {}
@@ -133,8 +136,13 @@ class Batch:
             self._guard_the_rest()
 
     def _add_draft(self, draft: Draft, number: int) -> None:
-        domain = self._domain(draft.job_id)
         job = draft.job
+        if job and draft.body is not None:
+            subject = self._layout.prefix(job.spec) + draft.kind.encode()
+            traced = message.trace(job.spec.context)
+            self._store(subject, draft.body, job_part(draft.job_id), traced)
+            return
+        domain = self._domain(draft.job_id)
         payload = (
             message.written(
                 job,
@@ -156,6 +164,8 @@ class Batch:
         else:
             subject = self._layout.prefix(job.spec) + draft.kind.encode()
         traced = message.trace(draft.event.context) if draft.event else b""
+        if line := line_of(subject):
+            self.lines[len(self.messages)] = line
         self._store(subject, payload, job_part(draft.job_id), traced)
 
     def _before(self, job_id: str) -> Job:
@@ -230,6 +240,7 @@ class Batch:
             self._store(subject, b"%d" % at, None, ROLLUP)
             subject = self._layout.timer(service, queue, f"wake.{what}")
         fired = self._layout.fired(service, queue, what)
+        self.lines[len(self.messages)] = Place(service, queue), DUE
         self._store(subject, body or b"%d" % at, None, schedule(at + self._shift, fired))
 
     # Guarding

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Protocol
 
 from headrace.core.change import Answer, Change
@@ -16,8 +17,8 @@ from headrace.engine.nats import message, plain
 from headrace.engine.nats.commit import Committer, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import WATCH, Layout
-from headrace.engine.nats.lines import Line
-from headrace.engine.nats.parts import Domain, Part, job_part, lease_timer
+from headrace.engine.nats.lines import SOON, Line
+from headrace.engine.nats.parts import Domain, Part, job_part, key_part, lease_timer
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, JOB, REST, RUN, Place, Ticket
 from headrace.engine.nats.transaction import Transaction, replace
@@ -28,8 +29,12 @@ PASSES = 20
 MOST = 1000
 """The most tickets of a line that a claim looks at."""
 
-SOON = 16
-"""The most tickets that may come by themselves to a worker that found nothing."""
+BUSY = 8
+"""A worker that hands in so many outcomes at a time will ask again at once: the tickets for that
+are on their way meanwhile."""
+
+TOGETHER = 16
+"""So many changes of jobs with keys are one operation."""
 
 AGAIN = 2.0
 """Seconds after which the timers of a paused queue are looked at again."""
@@ -65,12 +70,14 @@ class Watch:
 class Settling(Protocol):
     """Changes that are made with a claim: no slot is taken before it was left, whatever breaks."""
 
+    def __len__(self) -> int: ...
+
     @property
     def asked(self) -> bool:
         """Whether they are on their way."""
         ...
 
-    async def begin(self) -> Sequence[asyncio.Future[Answer]]:
+    async def begin(self) -> Sequence[asyncio.Future[list[Answer]]]:
         """Sees to it that they are made; what is started must come after what is returned, or in
         one step with it."""
         ...
@@ -82,22 +89,36 @@ class Asked:
     """Changes that the committer makes: in one step with the start of jobs where that takes it."""
 
     def __init__(
-        self, ask: Callable[[Change], asyncio.Future[Answer]], changes: Sequence[Change]
+        self,
+        ask: Callable[[Sequence[Change]], asyncio.Future[list[Answer]]],
+        changes: Sequence[Change],
     ) -> None:
         self._ask, self._changes = ask, changes
-        self._asked: list[asyncio.Future[Answer]] = []
+        self._asked: list[asyncio.Future[list[Answer]]] | None = None if changes else []
+
+    def __len__(self) -> int:
+        return len(self._changes)
 
     @property
     def asked(self) -> bool:
-        return len(self._asked) == len(self._changes)
+        return self._asked is not None
 
-    async def begin(self) -> Sequence[asyncio.Future[Answer]]:
-        if not self.asked:
-            self._asked = [self._ask(change) for change in self._changes]
+    async def begin(self) -> Sequence[asyncio.Future[list[Answer]]]:
+        if self._asked is None:
+            self._asked = [self._ask(some) for some in self._operations()]
         return self._asked
 
     async def answers(self) -> Sequence[Answer]:
-        return await asyncio.gather(*await self.begin())
+        found = await asyncio.gather(*await self.begin())
+        return [answer for answers in found for answer in answers]
+
+    def _operations(self) -> Iterable[Sequence[Change]]:
+        """Changes of jobs with keys need a batch anyway: some of them together cost less. Others
+        may be stored each on its own."""
+        for keyed, run in groupby(self._changes, lambda change: change.job.key is not None):
+            changes, step = list(run), TOGETHER if keyed else 1
+            for start in range(0, len(changes), step):
+                yield changes[start : start + step]
 
 
 async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claimed:
@@ -122,10 +143,11 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
             break
     else:
         claimed = replace(claimed, next_due=request.now)
-    room = request.limit - len(jobs)
-    if room and punctual(request.now):
-        for share in request.shares:
-            home.line(Place(request.service, share.queue)).linger(min(share.at_most, room, SOON))
+    if punctual(request.now):
+        room = request.limit - len(jobs)
+        soon = min(room, SOON) if room else request.limit if len(settling) >= BUSY else 0
+        for share in request.shares if soon else ():
+            home.line(Place(request.service, share.queue)).linger(min(share.at_most, soon))
     return replace(claimed, jobs=tuple(jobs))
 
 
@@ -266,7 +288,9 @@ class _Look:
             if _tells(ticket) and about[part := job_part(ticket.whose)] == 1
         }
         after = await settling.begin()
-        wanted = about.keys() - self._told.keys()
+        keyed = (job for domain in self._told.values() if (job := domain.job) and job.key)
+        wanted = {key_part(job.service, job.key.hash) for job in keyed if job.key}
+        wanted |= about.keys() - self._told.keys()
         try:
             claimed = await home.committer.ask(self._work, wanted, request.now, self._tell, after)
         except _Narrow as narrow:

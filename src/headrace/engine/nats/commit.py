@@ -26,6 +26,7 @@ from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.parts import Known, Part, Rules, job_part
 from headrace.engine.nats.patience import PatientJetStream
+from headrace.engine.nats.tickets import Place
 from headrace.engine.nats.transaction import Transaction
 from headrace.engine.nats.wire.jetstream import Pending
 
@@ -73,9 +74,9 @@ class Home(Protocol):
     def rules(self, service: str, queue: str) -> Rules | None: ...
     def doubt_settings(self) -> None: ...
     async def learn(self, transaction: Transaction, parts: Sequence[Part]) -> None: ...
-    async def ensure_lines(self, messages: Iterable[Pending]) -> None: ...
+    async def ensure_lines(self, lines: Iterable[tuple[Place, str]]) -> None: ...
     def server_time(self) -> int: ...
-    def note_lines(self, messages: Sequence[Pending], last: int) -> None: ...
+    def note_line(self, place: Place, name: str, seq: int) -> None: ...
     def ring(self, topics: Iterable[str]) -> None: ...
 
 
@@ -300,7 +301,7 @@ class Committer:
         if not (transaction.independent and len(parts := components(transaction)) == len(ran)):
             parts = [whole(transaction)]
         batches = [self._batch(transaction, component, ran) for component in parts]
-        await home.ensure_lines(message for batch in batches for message in batch.messages)
+        await home.ensure_lines(line for batch in batches for line in batch.lines.values())
         return batches
 
     async def _store_all(
@@ -420,7 +421,8 @@ class Committer:
         with translated("storing jobs"):
             last = await home.js.store_batch(messages)
         home.js.saw(last)
-        home.note_lines(messages, last)
+        for number, (place, name) in batch.lines.items():
+            home.note_line(place, name, last - len(messages) + 1 + number)
         if home.fault:
             home.fault("after_commit")
         return last

@@ -20,10 +20,11 @@ from headrace.engine.ledger import Ledger
 from headrace.engine.nats import claiming, documents, plain, upkeep
 from headrace.engine.nats.bells import RopeBell, Ropes
 from headrace.engine.nats.checkup import checkup
+from headrace.engine.nats.claiming import Settling
 from headrace.engine.nats.commit import Fault, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.location import Location, locate
-from headrace.engine.nats.parts import KeyRecord, Part, job_part
+from headrace.engine.nats.parts import KeyRecord, Part, job_part, key_part
 from headrace.engine.nats.server import EmbeddedServer
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import Transaction, replace
@@ -202,12 +203,7 @@ class NatsEngine:
         if session.owed.get(request.worker):
             answers = await self.apply(changes)
             return _handed_out(session, _owed(session, request), answers)
-        ends = plain.endable(session, changes)
-        settling = (
-            claiming.Asked(_asking(session), changes)
-            if ends is None
-            else plain.Ending(session, ends, _asking(session))
-        )
+        settling = _settling(session, changes)
         try:
             claimed = await claiming.claim(session, request, settling)
         except EngineUnavailable as error:
@@ -226,13 +222,9 @@ class NatsEngine:
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         session = await self._session()
-        ends = plain.endable(session, changes)
-        if ends is not None:
-            answers = await plain.Ending(session, ends, _asking(session)).answers()
-        else:
-            answers = await asyncio.gather(*map(_asking(session), changes))
+        answers = await _settling(session, changes).answers()
         await session.committer.finish()
-        return answers
+        return list(answers)
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         session = await self._session()
@@ -355,19 +347,23 @@ def _inserting(
     return lambda ledger, _: ledger.insert(group, now)
 
 
-def _asking(session: Session) -> Callable[[Change], asyncio.Future[Answer]]:
-    """Has changes made by the committer."""
+def _settling(session: Session, changes: Sequence[Change]) -> Settling:
+    """Has changes made: each on its own where they concern nobody else, or by the committer."""
 
-    def ask(change: Change) -> asyncio.Future[Answer]:
-        session.held.pop(change.job.id, None)
-        now = change.cases[0].write.at
-        return session.committer.ask(_applying(change), _parts_of(change.job), now)
+    def ask(some: Sequence[Change]) -> asyncio.Future[list[Answer]]:
+        for change in some:
+            session.held.pop(change.job.id, None)
+        parts = [part for change in some for part in _parts_of(change.job)]
+        now = max(change.cases[0].write.at for change in some)
+        return session.committer.ask(lambda ledger, _: ledger.apply_all(some), parts, now)
 
-    return ask
+    async def otherwise(change: Change) -> Answer:
+        return (await ask([change]))[0]
 
-
-def _applying(change: Change) -> Callable[[Ledger, Transaction], Answer]:
-    return lambda ledger, _: ledger.apply(change)
+    ends = plain.endable(session, changes)
+    if ends is None:
+        return claiming.Asked(ask, changes)
+    return plain.Ending(session, ends, otherwise)
 
 
 def _wanted(group: Sequence[NewJob]) -> list[Part]:
@@ -379,14 +375,14 @@ def _wanted(group: Sequence[NewJob]) -> list[Part]:
         if new.dedup:
             parts[Part("dedup", new.dedup.key, new.service)] = None
         if new.key:
-            parts[Part("key", new.key.hash, new.service)] = None
+            parts[key_part(new.service, new.key.hash)] = None
     return list(parts)
 
 
 def _parts_of(job: Job) -> list[Part]:
     parts = [job_part(job.id)]
     if job.key:
-        parts.append(Part("key", job.key.hash, job.service))
+        parts.append(key_part(job.service, job.key.hash))
     if job.spec.dedup:
         parts.append(Part("dedup", job.spec.dedup.key, job.service))
     return parts

@@ -51,7 +51,14 @@ EMPTY = (200, 404, 408)
 """There is nothing else in the line now."""
 
 LINGER = 30.0
-"""Seconds for which a worker that found nothing lets tickets come by themselves."""
+"""Seconds for which a worker lets tickets come by themselves."""
+
+TRUST = 1.0
+"""Seconds for which lines from which tickets come by themselves are not asked for any."""
+
+SOON = 16
+"""The most tickets that come by themselves to a worker that found nothing, and the most of jobs
+that are out of order."""
 
 LAG, CLUSTER_LAG = 0.2, 1.0
 """Seconds for which a consumer may not know yet what is stored."""
@@ -150,10 +157,12 @@ class Line:
         self._home, self.place = home, place
         self._names: list[str] = []
         self._read_at = -FRESH
+        self._asked_at = -TRUST
         self._draws: dict[str, _Draw] = {}
         self._lock = asyncio.Lock()
         self._wrote: dict[str, int] = {}
         self._back: dict[str, float] = {}
+        self._arrived: list[Ticket] = []
         self.cleared = 0
         """Up to where what timers left was deleted."""
         self.kept: dict[bytes, Ticket] = {}
@@ -192,14 +201,17 @@ class Line:
             names = await self.names()
             if paused:
                 names = [name for name in names if name == DUE]
-            elif self.kept and len(self.kept) <= want and self._lingers(names):
-                return self._taken(), set()  # whatever else there is comes by itself
-            found = self._taken()
+            found = self._with_kept(want)
             held = Counter(ticket.line for ticket in found)
+            now = asyncio.get_running_loop().time()
+            if not paused and (found or now - self._asked_at < TRUST):
+                names = [name for name in names if not self._lingers(name)]
+            else:
+                self._asked_at = now
             drawn = await asyncio.gather(
                 *(self._draw(name, want, held[name]) for name in names), return_exceptions=True
             )
-            more: set[str] = set()
+            more = {name for name, count in held.items() if count >= want}
             trouble: list[BaseException] = []
             for name, answer in zip(names, drawn, strict=True):
                 if isinstance(answer, BaseException):
@@ -211,21 +223,25 @@ class Line:
             if trouble:
                 self.hand_on(found)
                 raise trouble[0]
-            return found + self._taken(), more
+            return self._with_kept(want, found), more
 
-    def _taken(self) -> list[Ticket]:
-        """What was kept; it is the caller's now."""
-        kept, self.kept = self.kept, {}
-        return list(kept.values())
+    def _with_kept(self, want: int, found: Sequence[Ticket] = ()) -> list[Ticket]:
+        """What was found and what was kept, as much of it as is wanted; it is the caller's now."""
+        self.hand_on(self._arrived)
+        self._arrived.clear()
+        tickets = list(found)
+        held = Counter(ticket.line for ticket in tickets)
+        for ticket in sorted(self.kept.values()):  # by their place in the stream
+            if held[ticket.line] < want or ticket.line in (EARLY, DUE):
+                held[ticket.line] += 1
+                tickets.append(self.kept.pop(ticket.reply))
+        return tickets
 
-    def _lingers(self, names: Sequence[str]) -> bool:
-        """Whether all lines hand out what they have without being asked."""
-        return all(
-            (draw := self._draws.get(name)) is not None
-            and draw.lingers
-            and draw.seen >= self._wrote.get(name, 0)
-            for name in names
-        )
+    def _lingers(self, name: str) -> bool:
+        """Whether a line hands out what it has without being asked, and what this session has put
+        into it came that way."""
+        draw = self._draws.get(name)
+        return draw is not None and draw.lingers and draw.seen >= self._wrote.get(name, 0)
 
     async def _draw(self, name: str, want: int, held: int) -> tuple[list[Ticket], bool]:
         """What is there beside the tickets that are `held`, and whether there may be more."""
@@ -251,12 +267,12 @@ class Line:
 
     async def _expected(self, name: str, draw: _Draw, wanted: int) -> list[Ticket]:
         """What this session has put into the line, or given back to it, though the consumer may not
-        have it yet; unless somebody else was given it."""
+        have it yet; unless somebody else was given it, or it comes by itself."""
         clock = asyncio.get_running_loop().time
         tickets: list[Ticket] = []
         expected, back = self._wrote.pop(name, 0), self._back.pop(name, 0.0)
         deadline = clock() + (CLUSTER_LAG if self._home.replicated else LAG)
-        while len(tickets) < wanted and clock() < deadline:
+        while len(tickets) < wanted and clock() < deadline and not draw.lingers:
             if draw.seen >= expected and (tickets or clock() > back):
                 break
             await asyncio.sleep(LAG / 40)
@@ -268,13 +284,21 @@ class Line:
         self._wrote[name] = max(seq, self._wrote.get(name, 0))
 
     def linger(self, want: int) -> None:
-        """There was nothing; what comes from now on is told by the queue's bell."""
-        for draw in self._draws.values():
-            draw.linger(want)
+        """Lets so many tickets come by themselves; the queue's bell tells of them."""
+        for name, draw in self._draws.items():
+            draw.linger(min(want, SOON) if name in (EARLY, DUE) else want)
 
     def _came(self, ticket: Ticket) -> None:
-        self.hand_on([ticket])
-        self._home.ring_here(work_topic(*self.place))
+        """A ticket came by itself; those that came with it are told of together."""
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._arrived.append(ticket)
+
+    def _tell(self) -> None:
+        if self._arrived:  # else a claim was quicker
+            self.hand_on(self._arrived)
+            self._arrived.clear()
+            self._home.ring_here(work_topic(*self.place))
 
     # What becomes of tickets
 
@@ -309,14 +333,14 @@ class Line:
         for draw in self._draws.values():
             draw.close()
         self._draws.clear()
+        self._arrived.clear()
         self.kept.clear()
         self.forget()
 
     def close(self) -> None:
-        for draw in self._draws.values():
-            for ticket in draw.close():
-                self.kept[ticket.reply] = ticket
-        self.give_back(list(self.kept.values()))
+        late = [ticket for draw in self._draws.values() for ticket in draw.close()]
+        self.give_back([*late, *self._arrived, *self.kept.values()])
+        self._arrived.clear()
 
     # Consumers
 
@@ -342,7 +366,7 @@ class Line:
 
     async def idle(self) -> bool:
         """Whether nothing stands in the lines, and nobody has anything of theirs in hand."""
-        if self.kept:
+        if self.kept or self._arrived:
             return False
         for name in await self.names():
             found = await self._info(name)

@@ -352,7 +352,7 @@ def written(
             payload=spec.payload if creates else UNSET,
             result=(job.result or _NULL) if completes else UNSET,
             deadline=rfc3339(event.deadline) if event.deadline else None,
-            concurrency=_concurrency(event.slot, event) if event.slot else None,
+            concurrency=_concurrency(event.slot, event.event, event.at, event.worker),
             queue_policy=wire_policy(event.policy) if event.policy else None,
             timestamp=rfc3339(event.at),
             headrace=_private(job, distance, event, error, clears, told),
@@ -383,8 +383,25 @@ def created(job: Job) -> bytes:
     )
 
 
+def tells_all(job: Job) -> bool:
+    """Whether there is nothing to a job that `started` and `completed` leave out."""
+    return (
+        job.seq < PROVISIONAL
+        and job.token < PROVISIONAL
+        and job.deadline is None
+        and job.expires_at is None
+        and job.error is None
+        and job.result is None
+        and job.progress is None
+        and job.cancelling is None
+        and not job.detached
+        and not job.waiting_on
+    )
+
+
 def started(job: Job, previous: State) -> bytes:
-    """The message of a plain job's start, whose sequence is its token."""
+    """The message of a job's start, whose sequence is its token."""
+    key = job.spec.key
     return _plainly(
         job,
         previous,
@@ -396,12 +413,15 @@ def started(job: Job, previous: State) -> bytes:
             worker=job.worker,
             lease_until=job.lease_until,
             started_at=job.started_at,
+            slot=Slot(key.name, key.hash, _OWN, job.lease_until) if key else None,
         ),
+        job.worker,
     )
 
 
 def completed(job: Job, worker: str | None) -> bytes:
-    """The message of a plain job's completion by a worker."""
+    """The message of a job's completion by a worker."""
+    key = job.spec.key
     return _plainly(
         job,
         State.ACTIVE,
@@ -414,7 +434,9 @@ def completed(job: Job, worker: str | None) -> bytes:
             finished_at=job.finished_at,
             has_result=job.result is not None,
             by=worker,
+            slot=Slot(key.name, key.hash) if key else None,
         ),
+        worker,
         result=job.result or _NULL,
     )
 
@@ -423,6 +445,7 @@ def _plainly(
     job: Job,
     previous: State | None,
     private: Private,
+    worker: str | None = None,
     payload: msgspec.Raw | UnsetType = UNSET,
     result: msgspec.Raw | UnsetType = UNSET,
 ) -> bytes:
@@ -442,6 +465,7 @@ def _plainly(
             max_tries=job.max_tries,
             payload=payload,
             result=result,
+            concurrency=_concurrency(private.slot, job.event, job.updated_at, worker),
             timestamp=rfc3339(job.updated_at),
             headrace=private,
         )
@@ -519,11 +543,15 @@ def _told_by(job: Job, at: int) -> bool:
     )
 
 
-def _concurrency(slot: Slot, event: Event) -> dict[str, Any]:
+def _concurrency(
+    slot: Slot | None, event: EventType, at: int, worker: str | None
+) -> dict[str, Any] | None:
     """The token of a start is its own sequence, which only the stream can tell."""
-    if slot.token and slot.token >= PROVISIONAL:
+    if slot is None:
+        return None
+    if slot.token and not 0 < slot.token < PROVISIONAL:
         slot = replace(slot, token=None)
-    return wire_slot(slot, event)
+    return wire_slot(slot, event, at, worker)
 
 
 def _wire_context(context: Context) -> WireContext:

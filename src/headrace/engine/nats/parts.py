@@ -125,6 +125,8 @@ class Draft(Struct, frozen=True, gc=False):
     error: TryError | None = None
     clears: bool = False
     told: bool = False
+    body: bytes | None = None
+    """The message itself, where it is spelled out already."""
 
 
 class Timer(NamedTuple):

@@ -16,11 +16,11 @@ import msgspec
 from headrace.core import admission
 from headrace.core.admission import Outcome, Verdict
 from headrace.core.change import Answer, Applied, Change, choose, completed
-from headrace.core.claims import ClaimRequest
+from headrace.core.claims import ClaimRequest, begun
 from headrace.core.errors import EngineUnavailable, HeadraceError
 from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
-from headrace.core.states import EventType, State
+from headrace.core.states import State
 from headrace.engine.nats import message
 from headrace.engine.nats.batch import block, schedule
 from headrace.engine.nats.commit import Fault
@@ -59,7 +59,7 @@ class Home(Protocol):
     def known_settings(self, service: str, queue: str) -> QueueSettings | None: ...
     def has_line(self, place: Place, name: str) -> bool: ...
     def server_time(self) -> int: ...
-    def note_lines(self, messages: Sequence[Pending], last: int) -> None: ...
+    def note_line(self, place: Place, name: str, seq: int) -> None: ...
     def forget(self, *ids: str) -> None: ...
     def ring(self, topics: Iterable[str]) -> None: ...
 
@@ -241,22 +241,22 @@ async def insert(
         sent.append(one)
     verdicts: list[tuple[Verdict, ...]] = []
     topics: set[str] = set()
-    newest: dict[tuple[str, int], tuple[Pending, int]] = {}
+    newest: dict[tuple[Place, str], int] = {}
     answers, trouble = await stored(home, sent)
     if trouble:
         raise trouble
     reach(home, "after_commit")
-    for group, job, one, (seq, _) in zip(groups, jobs, sent, answers, strict=True):
+    for group, job, (seq, _) in zip(groups, jobs, answers, strict=True):
         if seq is None:
             verdicts.append(await otherwise(group))
             continue
-        newest[job.queue, job.priority] = one.message, seq
+        newest[Place(job.spec.service, job.queue), str(job.priority)] = seq
         topics.add(work_topic(job.spec.service, job.queue))
         topics.add(job_topic(job.spec.id))
         job = replace(job, seq=seq, version=seq)
         verdicts.append((Verdict(Outcome.ACCEPTED, job.spec.id, job=job),))
-    for pending, seq in newest.values():
-        home.note_lines([pending], seq)
+    for (place, line), seq in newest.items():
+        home.note_line(place, line, seq)
     home.ring(topics)
     return verdicts
 
@@ -292,22 +292,8 @@ async def start(
     timer = _watch(home, request, [job.id for _, job in chosen])
     jobs: list[Job] = []
     sent: list[Sent] = []
-    until = request.now + request.lease
     for ticket, job in chosen:
-        started = replace(
-            job,
-            state=State.ACTIVE,
-            event=EventType.STARTED,
-            version=PROVISIONAL,
-            token=PROVISIONAL,
-            updated_at=request.now,
-            stage=Stage.NONE,
-            tries=job.tries + 1,
-            worker=request.worker,
-            lease_until=until,
-            started_at=request.now,
-            expires_at=job.deadline,
-        )
+        started = begun(job, request, PROVISIONAL)
         body = message.started(started, job.state)
         subject = layout.prefix(job.spec) + b"started"
         jobs.append(started)
@@ -380,16 +366,8 @@ def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
 
 
 def holdable(job: Job) -> bool:
-    """Whether a job that was started can be ended on its own, as far as it can tell itself: there
-    is nothing to it that `message.completed` leaves out."""
-    return (
-        job.spec.key is None
-        and job.spec.dedup is None
-        and job.deadline is None
-        and job.result is None
-        and job.error is None
-        and job.progress is None
-    )
+    """Whether a job that was started can be ended on its own, as far as it can tell itself."""
+    return job.spec.key is None and job.spec.dedup is None and message.tells_all(job)
 
 
 class End(NamedTuple):
@@ -430,6 +408,9 @@ class Ending:
         for end in ends:
             home.held.pop(end.job.spec.id, None)
 
+    def __len__(self) -> int:
+        return len(self._ends)
+
     def _send(self, held: Held, job: Job) -> Sent:
         body = message.completed(job, held.job.worker)
         subject = self._home.layout.prefix(job.spec) + job.event.encode()
@@ -439,7 +420,7 @@ class Ending:
     def asked(self) -> bool:
         return True
 
-    async def begin(self) -> Sequence[asyncio.Future[Answer]]:
+    async def begin(self) -> Sequence[asyncio.Future[list[Answer]]]:
         """Returns when they are stored: what is sent after them may be so before, if the connection
         breaks in between."""
         await self.answers()

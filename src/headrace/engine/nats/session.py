@@ -26,7 +26,7 @@ from headrace.engine.nats.parts import KeyRecord, Part, Rules, Tally
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
-from headrace.engine.nats.tickets import DUE, EARLY, Place, line_of
+from headrace.engine.nats.tickets import DUE, EARLY, Place
 from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
@@ -307,13 +307,12 @@ class Session:
             self._lines[place] = Line(self, place)
         return self._lines[place]
 
-    async def ensure_lines(self, messages: Iterable[Pending]) -> None:
+    async def ensure_lines(self, lines: Iterable[tuple[Place, str]]) -> None:
         """Sees to it that what is about to be stored will be found."""
         wanted: dict[Place, set[str]] = {}
-        for message in messages:
-            found = line_of(message.subject)
-            if found and found not in self._have:
-                wanted.setdefault(found[0], set()).add(found[1])
+        for line in lines:
+            if line not in self._have:
+                wanted.setdefault(line[0], set()).add(line[1])
         for place, names in wanted.items():
             names |= _always(place)
             await self.line(place).ensure(sorted(names))
@@ -321,13 +320,10 @@ class Session:
                 self.connection.publish(self.layout.bell(LINES))
             self._have |= {(place, name) for name in names}
 
-    def note_lines(self, messages: Sequence[Pending], last: int) -> None:
-        """What was stored stands in these lines; a consumer may not know it yet."""
-        first = last - len(messages) + 1
-        for number, message in enumerate(messages):
-            place, name = line_of(message.subject) or (None, DUE)
-            if place and name != DUE:  # what a timer leaves comes in its own time
-                self.line(place).wrote(name, first + number)
+    def note_line(self, place: Place, name: str, seq: int) -> None:
+        """What was stored stands in this line; its consumer may not know it yet."""
+        if name != DUE:  # what a timer leaves comes in its own time
+            self.line(place).wrote(name, seq)
 
     # Reading for transactions
 

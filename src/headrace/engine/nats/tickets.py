@@ -59,16 +59,9 @@ def read(subject: bytes, reply: bytes, payload: bytes) -> Ticket:
 
 
 def line_of(subject: bytes) -> tuple[Place, str] | None:
-    """The line that a message stands in, or will stand in when its timer fires."""
-    if b".ready." not in subject and b".early." not in subject and b".timer." not in subject:
-        return None  # most
+    """The line that a message of a job stands in."""
     tokens = subject.decode().split(".")
-    family = tokens[1]
-    if family == "timer":
-        return Place(tokens[2], tokens[3]), DUE
-    if family == "jobs" and len(tokens) > 6:
-        if tokens[6] == "ready":
-            return Place(tokens[2], tokens[7]), tokens[8]
-        if tokens[6] == EARLY:
-            return Place(tokens[2], tokens[7]), EARLY
-    return None
+    if len(tokens) < 8:
+        return None  # most
+    service, queue = tokens[2], tokens[7]
+    return Place(service, queue), tokens[8] if tokens[6] == "ready" else EARLY

@@ -9,18 +9,20 @@ guarded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
 
 from headrace.core.admission import Holder
-from headrace.core.change import Answer, Change
-from headrace.core.claims import ClaimRequest
+from headrace.core.change import Answer, Applied, Change, choose, completed, only_completes
+from headrace.core.claims import ClaimRequest, begun
 from headrace.core.edges import EdgeState
 from headrace.core.model import Job, LogEntry, Stage, TryError
 from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.nats import layout as names
+from headrace.engine.nats import message
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.parts import (
     MEMBERS,
@@ -72,6 +74,14 @@ def _comes_sooner(old: Job | None, new: Job) -> bool:
     if new.lease_until is None:
         return False
     return old is None or old.lease_until is None or new.lease_until < old.lease_until
+
+
+def _ends_alone(domain: Domain, record: KeyRecord | None) -> bool:
+    """Whether nobody waits for the end of a job: no dependent, no other job of its key."""
+    assert domain.job
+    if domain.children or domain.job.spec.dedup:
+        return False
+    return record is None or all(m.stage is not Stage.PARKED for m in record.members.values())
 
 
 ReadRules = Callable[[str, str], Rules | None]
@@ -327,10 +337,73 @@ class Transaction:
     # Lines: over what is known; the engine sees to it that what matters is
 
     def start(self, request: ClaimRequest, queue: str, room: int) -> list[Job]:
-        return []
+        started: list[Job] = []
+        for job in self.ready(request.service, queue, room):
+            found = self._plain(job.spec.id)
+            if found is None:
+                break
+            domain, record = found
+            if job.spec.key and record and record.row.active >= job.spec.key.max_active:
+                break
+            new = begun(job, request, self.next_seq())
+            self._write_plainly(domain, record, new, message.started(new, job.state))
+            started.append(new)
+        return started
 
     def finish(self, changes: Sequence[Change], first: int) -> list[Answer]:
-        return []
+        answers: list[Answer] = []
+        for change in islice(changes, first, None):
+            found = self._plain(change.job.spec.id)
+            if found is None:
+                break
+            domain, record = found
+            job = domain.job
+            assert job
+            write = choose(change, job)
+            if write is None or not only_completes(write) or not _ends_alone(domain, record):
+                break
+            new = completed(job, write, self.next_seq())
+            self._write_plainly(domain, record, new, message.completed(new, job.worker))
+            answers.append(Applied(new))
+        return answers
+
+    def _plain(self, job_id: str) -> tuple[Domain, KeyRecord | None] | None:
+        """A job and the record of its key, where nothing else is kept of it or counted than what
+        the messages of its start and its end tell."""
+        domain = self._domain(job_id)
+        job = domain.job
+        if (
+            job is None
+            or domain.told
+            or job_id in self._newest
+            or not message.tells_all(job)
+            or self._counts(job.spec.service, job.queue)
+        ):
+            return None
+        key = job.spec.key
+        if key is None:
+            return domain, None
+        record = self._key(job.spec.service, key.hash)
+        return (domain, record) if record.beyond <= 0 and job_id in record.members else None
+
+    def _write_plainly(
+        self, domain: Domain, record: KeyRecord | None, new: Job, body: bytes
+    ) -> None:
+        """Writes the start or the end of a job, and what becomes of its key."""
+        spec = new.spec
+        self._add(Draft(spec.id, str(new.event), new, body=body))
+        self._set(job_part(spec.id), replace(domain, job=new))
+        if record is None or spec.key is None:
+            return
+        active, queued, takeovers = record.row.active, record.row.queued, record.row.takeovers
+        members = dict(record.members)
+        if new.state is State.ACTIVE:
+            row = KeyRow(active + 1, queued - 1, takeovers)
+            members[spec.id] = member_of(new)
+        else:
+            row = KeyRow(active - 1, queued, takeovers)
+            del members[spec.id]
+        self._set(key_part(spec.service, spec.key.hash), replace(record, row=row, members=members))
 
     def _jobs(self, service: str, queue: str, stage: Stage) -> Iterable[Job]:
         for part in {**self.known, **self.values}:
