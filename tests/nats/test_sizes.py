@@ -11,16 +11,27 @@ import pytest
 
 from headrace import App, WorkerOptions
 from headrace.core.errors import InvalidValue, PayloadTooLarge
+from headrace.core.outcome import Completed
 from headrace.core.states import State
 from headrace.testing import run_until_idle
-from headrace.testing.conformance.bench import Bench, key
+from headrace.testing.conformance.bench import Bench, key, raw
 from headrace.testing.nats import NatsServer
+from tests.nats.real import RealBench, session_of
 
 MOST = 64 * 1024
 HUGE = "x" * MOST
 
 MANY = 1200
 """More than a batch may hold."""
+
+LARGE = "x" * 900_000
+"""What one message just holds."""
+
+BUFFERED = 16 << 20
+"""Bytes that the connections of these tests let wait; by default four times as many."""
+
+SOME = 20
+"""So many large messages are more than may wait."""
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +113,37 @@ async def test_batch_whose_ids_do_not_fit_into_one_message_is_confirmed(app: App
     answers = await app.enqueue_many([task.prepare(n) for n in range(3000)], batch=3000)
     assert all(answer.accepted for answer in answers)
     assert sum(counted.jobs for counted in await app.count()) == 3001
+
+
+@pytest.fixture
+async def narrow(real: RealBench) -> RealBench:
+    """Where less may wait to be sent than by default: a test need not write so much."""
+    (await session_of(real)).connection._max_buffered = BUFFERED  # pyright: ignore[reportPrivateUsage]
+    return real
+
+
+async def test_large_result_is_told_to_many_dependents(narrow: RealBench) -> None:
+    await narrow.add("parent")
+    names = [f"c{n}" for n in range(SOME)]
+    children = [[narrow.new(name, queue="other", depends_on=("parent",))] for name in names]
+    await narrow.engine.insert(children, narrow.now)
+    await narrow.complete(await narrow.start(), LARGE)
+    assert await narrow.states(*names) == [State.PENDING] * SOME
+    (parent,) = await narrow.parents(names[-1])
+    assert parent.result == raw(LARGE)
+
+
+async def test_many_large_results_of_jobs_with_keys_are_stored_at_once(narrow: RealBench) -> None:
+    names = [f"j{n}" for n in range(SOME)]
+    await narrow.engine.insert([[narrow.new(name, key=key(name))] for name in names], narrow.now)
+    jobs = await narrow.claim(SOME)
+    changes = [await narrow.settled(job, Completed(raw(LARGE))) for job in jobs]
+    await narrow.engine.apply(changes)
+    assert await narrow.states(*names) == [State.COMPLETED] * SOME
+
+
+async def test_many_large_jobs_with_one_key_are_added_at_once(narrow: RealBench) -> None:
+    names = [f"j{n}" for n in range(SOME)]
+    new = [[narrow.new(name, key=key("tenant"), payload=LARGE)] for name in names]
+    await narrow.engine.insert(new, narrow.now)
+    assert await narrow.states(*names) == [State.PENDING] * SOME

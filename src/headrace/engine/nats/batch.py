@@ -283,6 +283,11 @@ class Batch:
     # Afterwards
 
     @property
+    def size(self) -> int:
+        """Bytes, as far as they can be many."""
+        return sum(len(message.payload) for message in self.messages)
+
+    @property
     def unfinished(self) -> list[str]:
         """Jobs whose dependents must be told more."""
         rest = self._transaction.unfinished.items()

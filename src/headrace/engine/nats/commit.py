@@ -40,6 +40,10 @@ GROUP = 128
 MOST = 1000
 """The server takes no more messages in one batch."""
 
+HEAVY = 8 << 20
+"""Bytes from which on operations do not share a batch that need not: one that takes long to be sent
+is never stored where the connection is slow."""
+
 RECENT = 5000
 """So many parts that were written here are believed to be as they were left."""
 
@@ -323,7 +327,7 @@ class Committer:
         if len(batches) != 1 or len(ran) == 1:
             await asyncio.gather(*(self._store(batch, ran) for batch in batches))
             return
-        if len(batches[0].messages) <= MOST:
+        if not _too_much(batches[0]):
             trouble = await self._try(batches[0], ran)
             if trouble is None:
                 return
@@ -336,7 +340,7 @@ class Committer:
             together = {ask.answer for ask in asks}
             if any(ask.trouble() or ask.waits() - together for ask in asks):
                 self._asks.extend(asks)  # what some of them come after was not stored
-            elif len(batch.messages) > MOST and len(asks) > 1:
+            elif len(asks) > 1 and _too_much(batch):
                 self._one_by_one(asks)
             else:
                 await self._store(batch, ran)
@@ -444,6 +448,11 @@ class Committer:
         worst = max(ask.attempts for ask in asks)
         if worst > 2:
             await asyncio.sleep(random.uniform(0, 0.002 * min(worst, 20)))
+
+
+def _too_much(batch: Batch) -> bool:
+    """Whether it is more than should be sent in one step."""
+    return len(batch.messages) > MOST or batch.size > HEAVY
 
 
 def _asks(batch: Batch, ran: Sequence[Ran]) -> list[Ask[Any]]:

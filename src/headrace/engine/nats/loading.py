@@ -79,7 +79,7 @@ class Loader:
             for job_id, domain in domains.items():
                 transaction.know(job_part(job_id), domain, domain.last)
             kin = {child for domain in domains.values() for child in domain.children}
-            jobs = [id for id in kin if job_part(id) not in transaction.known]
+            jobs = [id for id in kin if not transaction.believe(job_part(id))]
             if fetched + len(jobs) > FAMILY:
                 break
         if records:

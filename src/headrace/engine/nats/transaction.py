@@ -51,6 +51,9 @@ FEW = 100
 STEP = 300
 """Else in steps of about so many messages."""
 
+WEIGHT = 4 << 20
+"""And of about so many bytes: each of them is told the result."""
+
 
 BUDGET = 900
 """A batch holds 1000 messages: a claim that needs more is made in several steps."""
@@ -656,6 +659,8 @@ class Transaction:
         children = [cast(Domain, self._peek(job_part(child))) for child in parent.children]
         edges = [edge for child in children if (edge := child.parents.get(parent_id))]
         room = max(0, STEP - self.owner.count(len(self.touched) - 1))
+        if parent.job is not None and parent.job.result is not None:
+            room = min(room, max(1, WEIGHT // len(bytes(parent.job.result))))
         if parent.job is None or len(edges) <= min(FEW, room):
             self.touched[-1] |= {job_part(child) for child in parent.children}
             return [edge for edge in edges if state in (None, edge.state)]
