@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,9 @@ from msgspec.structs import replace
 
 from headrace import App, State
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Share
-from headrace.engine.nats import NatsEngine
+from headrace.engine.nats import NatsEngine, stream
+from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.protocol import Put
 from headrace.testing.nats import NatsServer
 from tests.nats.faults.swallower import Swallower
@@ -171,3 +174,27 @@ async def test_document_whose_confirmation_was_lost_is_the_callers(
     (stored,) = await engine.scan("lock", 1)
     assert stored.revision == mine.revision
     assert await engine.put([Put("lock", "a", body, expected=0)], 1) == [None]
+
+
+async def test_no_stream_is_said_to_be_lost_where_the_connection_breaks_while_it_is_opened(
+    server: NatsServer,
+    proxy: Swallower,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = f"nats://{await proxy.start(server.port)}?projection={tmp_path / 'p.db'}"
+    async with App(url) as app:
+        await app.enqueue_many([app.prepare("t")])
+    ensure = stream.ensure
+
+    async def cut_off(js: JetStream, layout: Layout, *rest: Any) -> stream.StreamState:
+        found = await ensure(js, layout, *rest)
+        proxy.cut()
+        await stream.info(js, layout)  # answered after what is asked when the line stands again
+        return found
+
+    monkeypatch.setattr(stream, "ensure", cut_off)
+    async with App(url) as app:
+        assert sum(counted.jobs for counted in await app.count()) == 1
+    assert caplog.messages == []

@@ -181,6 +181,8 @@ class Session:
 
     def _stream_missing(self, *_: object) -> None:
         """Perhaps. Whoever noticed must not wait for it: it may hold what is needed to mend it."""
+        if not self.created:
+            return  # it is not opened yet: whoever does that sees for himself
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look_for_stream())
 
