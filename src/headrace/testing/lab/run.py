@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ class Setup:
     concurrency: int = 8
     lease: float = 1.5
     quiet: float = 60.0
-    """Seconds within which everything has ended once the faults are over."""
+    """Seconds without the end of a job, once the faults are over, after which the others are taken
+    to be stuck."""
     kinds: Mapping[str, Kind] | None = None
     """Other faults than all that there are."""
     equip: str | None = None
@@ -144,16 +146,21 @@ async def _ended(app: App) -> int:
 
 
 async def _until_quiet(app: App, crew: Crew, patience: float) -> None:
-    """Waits until nothing runs or will run; what does not end in time is the checker's to find."""
+    """Waits until nothing runs or will run; what does not end is the checker's to find. The
+    patience is for jobs that are stuck: as long as others end, the machine may be as slow as it
+    likes."""
     deadline = time.monotonic() + patience
-    looks = 0
+    looks, fewest = 0, sys.maxsize
     while looks < 2 and time.monotonic() < deadline:
         crew.tend()
         try:
             await app.queue(workload.PAUSED).resume()
             await app.release_key("tenant", workload.BLOCKING, reason="released by the lab")
-            states = {counted.state for counted in await app.count()}
-            looks = looks + 1 if states <= NOTHING_MORE else 0
+            counted = [one for one in await app.count() if one.state not in FINAL]
+            looks = looks + 1 if {one.state for one in counted} <= NOTHING_MORE else 0
+            left = sum(one.jobs for one in counted)
+            if left < fewest:
+                fewest, deadline = left, time.monotonic() + patience
         except EngineUnavailable:
             looks = 0
         await asyncio.sleep(0.1)
