@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -582,6 +583,26 @@ async def test_file_that_cannot_be_written_is_done_without(
         await projection.catch_up(engine.js, engine.layout.stream, engine.last)
         assert [job.id for job in projection.find(Filter()).jobs] == ["a"]
         projection.close()
+
+
+@pytest.mark.timeout(30)
+async def test_lock_of_a_process_that_was_stopped_is_not_waited_for_for_ever(
+    engine: ProjectedEngine,
+    bench: Bench,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("headrace.engine.nats.projection.database.PATIENCE", 0.1)
+    await bench.add("a")
+    projection = await engine.look()
+    with path.with_name(f"{path.name}-lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        projection.discard()
+        await projection.catch_up(engine.js, engine.layout.stream, engine.last)
+    assert projection.path is None
+    assert "another process holds the projection's lock" in caplog.text
+    assert [job.id for job in projection.find(Filter()).jobs] == ["a"]
 
 
 # Query plans

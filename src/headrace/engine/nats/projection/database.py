@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from array import array
 from collections.abc import Generator, Iterable, Sequence
 from typing import TypeVar, cast
@@ -34,6 +35,7 @@ APPLICATION_ID = 0x48445250
 PATIENCE = 10.0
 """Seconds to wait for another process's lock."""
 
+_PAUSE = 0.005
 _CACHE_KIB = 32_768
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.IOError, apsw.SQLError)
@@ -170,10 +172,27 @@ class Database:
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         lock = os.open(f"{self.path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._lock(lock)
             yield
         finally:
             os.close(lock)
+
+    def _lock(self, lock: int) -> None:
+        """Others have it for some milliseconds; one that was stopped then may have it for ever, and
+        the event loop stands still meanwhile."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise StoreBusy(
+                        f"{self.path}: another process holds the projection's lock; find it with"
+                        f" `fuser {self.path}-lock`"
+                    ) from None
+                time.sleep(_PAUSE)
+            else:
+                return
 
     # Statements
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from headrace.core.errors import StoreReadOnly
+from headrace.core.errors import StoreBusy, StoreReadOnly
 from headrace.core.model import Counted, Filter, Job, Page
 from headrace.core.retention import Cutoff
 from headrace.core.states import WAITING
@@ -72,7 +72,7 @@ class Projection:
         self._reached = -1
         try:
             self._database.open(identity)
-        except StoreReadOnly as error:
+        except (StoreReadOnly, StoreBusy) as error:
             _log.warning("%s; searching in memory instead, which each process reads anew", error)
             self._database = Database(None)
             self._database.open(identity)
@@ -101,7 +101,8 @@ class Projection:
     def discard(self) -> None:
         """Throws everything away; `catch_up` builds it anew."""
         self._reached = -1
-        self._database.discard()
+        with contextlib.suppress(StoreBusy):  # nor will it be opened: memory takes its place
+            self._database.discard()
 
     @contextlib.contextmanager
     def _moment(self) -> Generator[Database]:
