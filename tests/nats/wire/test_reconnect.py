@@ -12,6 +12,7 @@ import pytest
 from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import ApiError, Congested, Disconnected, NoResponders
 from headrace.engine.nats.wire.jetstream import JetStream
+from headrace.engine.nats.wire.link import Link
 from headrace.engine.nats.wire.options import Address, Options
 from headrace.engine.nats.wire.pull import NEW_LINK, ack
 from headrace.testing.nats import NatsCluster, NatsServer
@@ -120,6 +121,24 @@ async def test_server_that_has_moved_is_located(fresh: NatsServer) -> None:
         await within(found.wait())
         assert connection.server_info["port"] == second.port
         await connection.close()
+
+
+async def test_server_is_looked_for_whatever_goes_wrong_on_the_way(
+    fresh: NatsServer, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    connect = Link._connect  # pyright: ignore[reportPrivateUsage]
+
+    async def failing_once(link: Link) -> None:
+        if not told:
+            raise UnicodeError("label too long")  # as a server's name may be
+        await connect(link)
+
+    monkeypatch.setattr(Link, "_connect", failing_once)
+    await asyncio.to_thread(fresh.restart, kill=True)
+    await within(watched.found.wait())
+    assert len(told) == 1
 
 
 async def test_hung_server_is_noticed(fresh: NatsServer) -> None:

@@ -295,6 +295,8 @@ class Connection:
             self._report(AuthRefused(str(error)))
         except WireError:
             pass
+        except Exception as error:
+            self.fault(error)  # whatever it is, looking for a server must not end with it
         else:
             if self.connected:
                 self._hook(self._on_reconnect)
@@ -406,7 +408,7 @@ class Connection:
 
     def fault(self, error: Exception) -> None:
         self._loop.call_exception_handler(
-            {"message": "a callback of a NATS subscription raised", "exception": error}
+            {"message": "a callback of a NATS connection raised", "exception": error}
         )
 
     # the end
