@@ -281,3 +281,17 @@ async def test_what_timers_left_is_deleted_once_it_was_seen_to(real: RealBench) 
         return await left() == 0
 
     await eventually(deleted, LIMIT)
+
+
+async def test_timers_are_right_again_after_the_clock_of_the_server_was_moved(
+    real: RealBench,
+) -> None:
+    session = await session_of(real)
+    session._server_ahead += 3_600_000  # pyright: ignore[reportPrivateUsage]  # as if back by an hour
+    await real.prune()
+    await real.add("a", delay=100)
+
+    async def claimed() -> bool:
+        return await real.claimed_ids() == ["a"]
+
+    await eventually(claimed, LIMIT)

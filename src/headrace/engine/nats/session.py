@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,7 @@ from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.nats.wire.options import Options
+from headrace.engine.nats.wire.stored import milliseconds
 from headrace.engine.protocol import QUEUE_KIND, queue_document
 
 log = logging.getLogger("headrace.nats")
@@ -190,10 +192,13 @@ class Session:
 
     async def _look_for_stream(self) -> None:
         """Makes the stream again where it was deleted, and goes on with the one that is there."""
+        asked = time.monotonic()
         try:
             found = await stream.info(self.js.hasty, self.layout)
             if found is None or found["created"] != self.created:
                 await self._renew(found is None)
+            else:
+                self._compare_clocks(found, asked)
         except (WireError, EngineError) as error:
             log.debug("looking for the stream: %s", error)
 
@@ -367,7 +372,10 @@ class Session:
         """Brings the projection to where the stream is."""
         async with self._catching_up:
             with translated("reading the journal"):
+                asked = time.monotonic()
                 found = await stream.info(self.js, self.layout)
+                if found is not None:
+                    self._compare_clocks(found, asked)
                 last = found["state"]["last_seq"] if found else 0
                 await self.projection.catch_up(self.js, self.layout.stream, last)
 
@@ -384,6 +392,13 @@ class Session:
     def server_time(self) -> int:
         """What the server's clock shows, in milliseconds: timers go by that."""
         return round(time.monotonic() * 1000 + self._server_ahead)
+
+    def _compare_clocks(self, found: dict[str, Any], asked: float) -> None:
+        """The server's clock may be moved too, or the server be another one. Its answer was written
+        between the moment it was asked and now."""
+        told = milliseconds(found["ts"].encode())
+        lowest, highest = told - time.monotonic() * 1000, told + 1 - asked * 1000
+        self._server_ahead = min(max(self._server_ahead, lowest), highest)
 
     def forget(self, *ids: str) -> None:
         """What the committer remembers of these jobs is out of date."""
