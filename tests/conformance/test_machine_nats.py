@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -14,8 +15,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from headrace.engine.nats import NatsEngine
 from headrace.testing.machine import engine_machine
 from headrace.testing.nats import NatsCluster, NatsServer
+from tests.conformance.streams import remove_stream
 
-CONFIG = "max_payload: 8MB\n"
+_numbers = count(1)
+
 SHORT = settings(
     max_examples=12,
     stateful_step_count=40,
@@ -33,17 +36,22 @@ LONG = settings(
 def make_engine(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[[], NatsEngine]]:
-    numbers = count(1)
-    servers = NatsServer(config=CONFIG) if request.param == "server" else NatsCluster(config=CONFIG)
-    with servers:
+    servers: NatsServer | NatsCluster = request.getfixturevalue(request.param)
+    made: list[NatsEngine] = []
 
-        def make() -> NatsEngine:
-            number = next(numbers)
-            return NatsEngine(
-                f"{servers.url}?namespace=m{number}&projection={tmp_path}/{number}.db"
-            )
+    def remove_last() -> None:
+        if made:
+            asyncio.run(remove_stream(servers.url, made.pop().namespace))
 
-        yield make
+    def make() -> NatsEngine:
+        remove_last()
+        number = next(_numbers)
+        query = f"namespace=m{number}&projection={tmp_path}/{number}.db"
+        made.append(NatsEngine(f"{servers.url}?{query}"))
+        return made[-1]
+
+    yield make
+    remove_last()
 
 
 @pytest.mark.timeout(600)  # shrinking a failure takes its time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 
@@ -11,21 +11,9 @@ import pytest
 from headrace.engine.nats import NatsEngine
 from headrace.testing.conformance import EngineConformance
 from headrace.testing.nats import NatsCluster, NatsServer
+from tests.conformance.streams import remove_stream
 
-CONFIG = "max_payload: 8MB\n"
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer(config=CONFIG) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[NatsCluster]:
-    with NatsCluster(3, config=CONFIG) as cluster:
-        yield cluster
 
 
 async def opened(url: str, folder: Path) -> NatsEngine:
@@ -49,3 +37,4 @@ class TestNatsCluster(EngineConformance):
         engine = await opened(cluster.url, tmp_path)
         yield engine
         await engine.close()
+        await remove_stream(cluster.url, engine.namespace)
