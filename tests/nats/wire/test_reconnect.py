@@ -221,7 +221,9 @@ class TestCluster:
         connection, heard = watched.connection, Signal()
         jetstream = JetStream(connection)
         stream = await make_stream(jetstream, "S", num_replicas=3)
-        consumer = await make_consumer(jetstream, stream, num_replicas=3)
+        # What the server that leaves had handed out to nobody comes again after this time.
+        again = 2_000_000_000
+        consumer = await make_consumer(jetstream, stream, num_replicas=3, ack_wait=again)
         stored, failed, stop = list[int](), list[Exception](), asyncio.Event()
         pulled, unanswered = set[int](), list[Exception]()
 
