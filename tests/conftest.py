@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from headrace import App
-from headrace.testing import ManualClock
+from headrace.testing import ManualClock, nats
 from headrace.testing.nats import NatsServer
+
+MEMORY, PLENTY = "/dev/shm", 4 << 30
+"""A file system in memory, and bytes that are free there; containers often have 64 MB in all."""
 
 _namespaces = itertools.count()
 
@@ -27,6 +32,10 @@ def pytest_configure() -> None:
     # compile all that it imports, and so would every run the tests themselves.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Half of what a server does for many small streams is to make and remove files.
+    with suppress(OSError):
+        if shutil.disk_usage(MEMORY).free >= PLENTY:
+            nats.SCRATCH = MEMORY
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -24,9 +23,8 @@ from headrace.engine.nats.server import end_guard, spawn_server
 LIMIT = 30.0
 """Seconds for a server to become healthy, or to stop."""
 
-_MEMORY = "/dev/shm"
-_PLENTY = 4 << 30
-"""Bytes that are free there; containers often have 64 MB in all."""
+SCRATCH: str | None = None
+"""Where servers without a folder of their own make one; None is where temporary files go."""
 
 
 class NatsServer:
@@ -43,7 +41,7 @@ class NatsServer:
     ) -> None:
         """`config` is more of the server's configuration: see the functions below."""
         self._scratch = path is None
-        self.path = _scratch_folder() if path is None else Path(path)
+        self.path = Path(path or tempfile.mkdtemp(prefix="headrace-nats-", dir=SCRATCH))
         self.name = name
         self.port = self.monitor_port = self._route_port = -1
         self.process: subprocess.Popen[bytes] | None = None
@@ -305,15 +303,6 @@ def with_tls(
     verify = f', ca_file: "{ca}", verify: true' if ca else ""
     early = ", handshake_first: true" if first else ""
     return f'tls {{ cert_file: "{cert}", key_file: "{key}"{verify}{early} }}\n'
-
-
-def _scratch_folder() -> Path:
-    """A temporary folder, in memory where there is plenty of it: half of what a server does for
-    many small streams is to make and remove files. Where `TMPDIR` is set, it is there."""
-    roomy = False
-    with contextlib.suppress(OSError):
-        roomy = "TMPDIR" not in os.environ and shutil.disk_usage(_MEMORY).free >= _PLENTY
-    return Path(tempfile.mkdtemp(prefix="headrace-nats-", dir=_MEMORY if roomy else None))
 
 
 def _list(subjects: Iterable[str]) -> str:

@@ -36,6 +36,9 @@ are on their way meanwhile."""
 TOGETHER = 16
 """So many changes of jobs with keys are one operation."""
 
+LIGHT = 64 << 10
+"""Bytes of a result that is not large."""
+
 AGAIN = 2.0
 """Seconds after which the timers of a paused queue are looked at again."""
 
@@ -114,11 +117,16 @@ class Asked:
 
     def _operations(self) -> Iterable[Sequence[Change]]:
         """Changes of jobs with keys need a batch anyway: some of them together cost less. Others
-        may be stored each on its own."""
-        for keyed, run in groupby(self._changes, lambda change: change.job.key is not None):
-            changes, step = list(run), TOGETHER if keyed else 1
+        may be stored each on its own, and large ones should."""
+        for together, run in groupby(self._changes, _goes_together):
+            changes, step = list(run), TOGETHER if together else 1
             for start in range(0, len(changes), step):
                 yield changes[start : start + step]
+
+
+def _goes_together(change: Change) -> bool:
+    result = change.cases[0].write.result
+    return change.job.key is not None and (not result or len(bytes(result)) < LIGHT)
 
 
 async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claimed:
