@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace import App
-from headrace.core.change import Applied
+from headrace.core.change import Applied, NotApplied
 from headrace.core.errors import EngineUnavailable, InvalidValue
 from headrace.core.outcome import Completed
 from headrace.core.queue import QueueSettings
@@ -175,3 +175,93 @@ async def test_end_goes_on_though_the_parked_job_of_its_key_was_cancelled_by_som
         await there.complete(job)
     assert await real.states("a", "b") == [State.COMPLETED, State.CANCELLED]
     await other.close()
+
+
+class InStep:
+    """Claims that have gathered their tickets wait for each other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gathered, self.go_on = 0, asyncio.Event()
+        gather = Line.gather
+
+        async def in_step(line: Line, want: int, paused: bool):
+            found = await gather(line, want, paused)
+            self.gathered += 1
+            await self.go_on.wait()
+            return found
+
+        monkeypatch.setattr(Line, "gather", in_step)
+
+    async def reached(self, claims: int) -> None:
+        await eventually(lambda: self.gathered == claims)
+
+
+async def test_ticket_is_kept_though_a_claim_beside_it_could_not_start_its_job(
+    real: RealBench, plain_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real.add("a", key=key("one"))
+    other = NatsEngine(
+        f"{plain_server.url}?namespace={tmp_path.name[-20:]}&projection={tmp_path}/other"
+    )
+    await other.open()
+    there, step = RealBench(other), InStep(monkeypatch)
+    first = asyncio.create_task(real.claimed_ids(2))
+    await step.reached(1)
+    await there.cancel(await there.job("a"))
+    await there.add("b", key=key("two"))
+    second = asyncio.create_task(real.claimed_ids(2))
+    await step.reached(2)
+    (await session_of(real)).committer.forget()  # as any conflict does
+    step.go_on.set()  # the first has a ticket that is out of date, and would start both jobs
+    started = [*await first, *await second]
+
+    async def claimed() -> bool:
+        started.extend(await real.claimed_ids())
+        return started == ["b"]
+
+    await eventually(claimed, LIMIT)
+    await other.close()
+
+
+async def test_ticket_is_kept_though_its_job_gets_another_dependent(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for parent in ("a", "b"):
+        await real.add(parent)
+        await real.add(f"{parent}-1", queue="other", depends_on=(parent,))
+    await real.add("first", priority=1)
+    await real.run()  # gives up the tickets that are out of date
+    step = InStep(monkeypatch)
+    claim = asyncio.create_task(real.claimed_ids(1))
+    await step.reached(1)
+    step.go_on.set()
+    adding = asyncio.create_task(real.add("b-2", queue="other", depends_on=("b",)))
+    assert await claim == ["a"]
+    await adding
+
+    async def claimed() -> bool:
+        return await real.claimed_ids() == ["b"]
+
+    await eventually(claimed, LIMIT)
+
+
+async def test_claim_goes_on_though_a_late_outcome_of_a_job_that_it_looks_at_is_noted(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real.add("b")
+    job = await real.start()
+    await real.fail(job, after=0)
+    await real.add("a", priority=1, key=key("tenant"))
+    step = InStep(monkeypatch)
+    claim = asyncio.create_task(real.claimed_ids(1))
+    await step.reached(1)
+    late = await real.settled(job, Completed())
+    step.go_on.set()
+    noting = asyncio.create_task(real.apply(late))
+    assert await claim == ["a"]
+    assert isinstance(await noting, NotApplied)
+
+    async def claimed() -> bool:
+        return await real.claimed_ids() == ["b"]
+
+    await eventually(claimed, LIMIT)

@@ -282,6 +282,10 @@ class Batch:
 
     # Afterwards
 
+    def confirm(self) -> None:
+        """It is stored: tells the transaction which jobs stand otherwise now."""
+        self._transaction.stored |= self._newest_draft.keys()
+
     @property
     def size(self) -> int:
         """Bytes, as far as they can be many."""

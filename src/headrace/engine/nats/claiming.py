@@ -377,7 +377,11 @@ class _Look:
             known = transaction.known.get(part)
             domain: Domain = known.value if known else Domain()
             job = domain.job
-            if ticket.whose in ids or part in transaction.values or job is None:
+            if ticket.whose in transaction.stored:  # by this claim, or by what is beside it
+                domain = transaction.values.get(part, domain)  # or something was noted of it
+                waits = domain.job is not None and domain.job.stage is Stage.DELAYED
+                (others if ticket.kind == RUN and waits else used).append(ticket)
+            elif ticket.whose in ids or job is None:
                 used.append(ticket)
             elif ticket.kind == RUN:
                 if job.stage is Stage.DELAYED and job.run_at > now:

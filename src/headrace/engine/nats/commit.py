@@ -384,6 +384,7 @@ class Committer:
         topics: set[str] = set()
         number = batch.numbered(last)
         self._remember(batch, last)
+        batch.confirm()
         at = max((ask.now for ask in asks), default=0)
         self.unfinished.update(dict.fromkeys(batch.unfinished, at))
         for n in batch.operations:

@@ -114,6 +114,8 @@ class Transaction:
         """Jobs whose dependents are not all told yet, by the operation that began it."""
         self.cut_short = False
         """Whether a claim did not get to see all that there is."""
+        self.stored: set[str] = set()
+        """Jobs about which something is stored by now: operations may be stored without others."""
         self.touched: list[set[Part]] = []
         self.wrote: list[set[Part]] = []
         self.owner: list[int] = []
