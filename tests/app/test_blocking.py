@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from headrace import (
     JobNotFound,
     JobRef,
     Outcome,
+    PartlyEnqueued,
+    Prepared,
     QueueFull,
     Refused,
     State,
@@ -91,10 +94,17 @@ class TestWithWorker:
         assert ref.get().state is State.COMPLETED
         assert repr(ref) == f"BlockingRef({ref.id!r})"
 
+    def test_ref_of_a_submission_blocks_too(self, app: App) -> None:
+        task = app.task(type="triple")(lambda n: 3 * n)
+        answer = task.blocking.submit(4)
+        assert answer.accepted
+        assert answer.ref is not None
+        assert answer.ref.result(10) == 12
+
     def test_failed_job_raises(self, app: App) -> None:
         (answer,) = app.blocking.enqueue_many([app.prepare("fails", max_tries=1)])
-        assert answer.ref
-        ref = app.blocking.job(answer.ref.id)
+        ref = answer.ref
+        assert ref is not None
         with pytest.raises(JobFailed, match="ValueError: no"):
             ref.result(10)
         assert len(ref.details().errors) == 1
@@ -242,6 +252,32 @@ def test_detached_job_is_settled_without_an_event_loop(app: App) -> None:
     run(lambda: run_until_idle(app))
     assert app.blocking.detached(tokens[-1]).complete(7).state is State.COMPLETED
     assert ref.result() == 7
+
+
+def test_confirmed_part_of_a_broken_off_call_blocks_too(app: App) -> None:
+    def jobs() -> Iterator[Prepared[Any]]:
+        yield app.prepare("double", {"n": 1})
+        raise OSError("no more")
+
+    with pytest.raises(PartlyEnqueued) as caught:
+        app.blocking.enqueue_many(jobs(), batch=1)
+    (confirmed,) = caught.value.confirmed
+    assert confirmed.ref.get().type == "double"
+
+
+def test_interrupted_call_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    call = Interrupted()
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda work, _: work.close() or call)
+    with pytest.raises(KeyboardInterrupt):
+        run(endless)
+    assert call.cancelled()
 
 
 async def test_blocking_call_in_an_event_loop_is_refused(timed: App) -> None:

@@ -98,6 +98,29 @@ class Person(pydantic.BaseModel):
     friends: list[Person] = []
 
 
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+
+    at: datetime
+    number: UUID
+    pair: tuple[int, str]
+
+    @pydantic.computed_field
+    @property
+    def year(self) -> int:
+        return self.at.year
+
+
+class Renamed(pydantic.BaseModel):
+    first: int = pydantic.Field(alias="theFirst")
+    second: int = pydantic.Field(validation_alias="theSecond", serialization_alias="2nd")
+    inner: list[Renamed] = pydantic.Field(default=[], alias="innerOnes")
+
+
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
 class Pair(NamedTuple):
     left: int
     right: str
@@ -124,6 +147,9 @@ TYPED: list[tuple[Any, Any]] = [
     (Point, Point(1)),
     (Movie, {"name": "M", "year": 1931}),
     (Person, Person(name="Ada", born=date(1815, 12, 10), friends=[])),
+    (Strict, Strict(at=datetime(2030, 1, 2, tzinfo=UTC), number=UUID(int=7), pair=(1, "a"))),
+    (Renamed, Renamed(theFirst=1, theSecond=2, innerOnes=[Renamed(theFirst=3, theSecond=4)])),
+    (Numbers, Numbers([1, 2])),
     (Pair, Pair(1, "a")),
     (Colour, Colour.BLUE),
     (Level, Level.LOW),

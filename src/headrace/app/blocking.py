@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
+from msgspec import Struct
+
 from headrace.app import bulk
 from headrace.app.detached import DetachedJob
 from headrace.app.jobref import JobRef, Snapshot
@@ -19,7 +21,8 @@ from headrace.app.looking import EventFilter
 from headrace.app.queues import Queue, QueueInfo
 from headrace.app.task import BATCH, Prepared, Submission, Task
 from headrace.core import keys
-from headrace.core.errors import HeadraceError
+from headrace.core.admission import Outcome
+from headrace.core.errors import EnqueueRefused, HeadraceError, PartlyEnqueued
 from headrace.core.model import Counted, Job, KeyStatus
 from headrace.core.queue import Kind, QueueSettings
 from headrace.engine.protocol import Details, Entry
@@ -45,7 +48,12 @@ class _Portal:
         if _inside_a_loop():
             work.close()
             raise HeadraceError("the blocking API would stop this event loop; use `await` here")
-        return asyncio.run_coroutine_threadsafe(work, self.loop()).result()
+        running = asyncio.run_coroutine_threadsafe(work, self.loop())
+        try:
+            return running.result()
+        except BaseException:  # Ctrl-C: nobody waits for it any more
+            running.cancel()
+            raise
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -144,6 +152,33 @@ class BlockingRef(Generic[R]):
         return iterate(self.ref.watch())
 
 
+class BlockingSubmission(Struct, Generic[R], frozen=True):
+    """A Submission for code without an event loop."""
+
+    outcome: Outcome
+    ref: BlockingRef[R] | None
+    """The new job, where there is one."""
+    reason: str | None = None
+    existing_id: str | None = None
+    replaced: tuple[str, ...] = ()
+    error: EnqueueRefused | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.ref is not None
+
+    @classmethod
+    def of(cls, answer: Submission[R]) -> BlockingSubmission[R]:
+        return cls(
+            answer.outcome,
+            None if answer.ref is None else BlockingRef(answer.ref),
+            answer.reason,
+            answer.existing_id,
+            answer.replaced,
+            answer.error,
+        )
+
+
 class BlockingTask(Generic[P, R]):
     """`task.blocking`."""
 
@@ -155,12 +190,14 @@ class BlockingTask(Generic[P, R]):
         if submission.ref is None:
             assert submission.error is not None
             raise submission.error
-        return BlockingRef(submission.ref)
+        return submission.ref
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submission[R]:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> BlockingSubmission[R]:
         if self._app.bound_here():
-            return self._app.submit_bound(self._task.prepare(*args, **kwargs))
-        return run(lambda: self._task.submit(*args, **kwargs))
+            answer = self._app.submit_bound(self._task.prepare(*args, **kwargs))
+        else:
+            answer = run(lambda: self._task.submit(*args, **kwargs))
+        return BlockingSubmission.of(answer)
 
 
 class BlockingQueue:
@@ -248,8 +285,13 @@ class BlockingApp:
 
     def enqueue_many(
         self, jobs: Iterable[Prepared[Any]], *, batch: int = BATCH
-    ) -> list[Submission[Any]]:
-        return run(lambda: self._app.enqueue_many(jobs, batch=batch))
+    ) -> list[BlockingSubmission[Any]]:
+        try:
+            answers = run(lambda: self._app.enqueue_many(jobs, batch=batch))
+        except PartlyEnqueued as error:
+            error.confirmed = tuple(map(BlockingSubmission.of, error.confirmed))
+            raise
+        return [BlockingSubmission[Any].of(answer) for answer in answers]
 
     def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[BlockingRef[Any]]:
         return [BlockingRef(ref) for ref in run(lambda: self._app.enqueue_group(jobs))]

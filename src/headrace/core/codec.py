@@ -6,6 +6,7 @@ and read it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import types
@@ -22,7 +23,7 @@ from headrace.core.errors import InvalidValue, UndecodablePayload, UnencodableVa
 def _encode_hook(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if callable(dump):
-        return dump(mode="json")
+        return dump(mode="json", round_trip=True)
     if isinstance(value, set | frozenset):
         return list(cast(frozenset[Any], value))
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
@@ -31,10 +32,18 @@ def _encode_hook(value: Any) -> Any:
 def _decode_hook(kind: type, value: Any) -> Any:
     if kind is object:
         return value
-    validate = getattr(kind, "model_validate", None)
+    validate = getattr(kind, "model_validate_json", None)
     if callable(validate):
-        return validate(value)
+        return validate(msgspec.json.encode(value), **_names_too(kind))
     raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
+
+
+@functools.cache
+def _names_too(model: Any) -> dict[str, bool]:
+    """Lets a model be read by its fields' names, as it is written, where they have an alias; a
+    pydantic before 2.11 cannot."""
+    known = inspect.signature(model.model_validate_json).parameters
+    return {"by_alias": True, "by_name": True} if "by_name" in known else {}
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_hook, decimal_format="string")

@@ -117,4 +117,4 @@ def without_a_loop() -> None:
     ref = bare.blocking.enqueue(1, b="x")
     reveal_type(ref)  # BlockingRef[Person]
     reveal_type(ref.result(5))  # Person
-    reveal_type(bare.options(delay=1).blocking.submit(1))  # Submission[Person]
+    reveal_type(bare.options(delay=1).blocking.submit(1))  # BlockingSubmission[Person]
