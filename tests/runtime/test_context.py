@@ -150,6 +150,15 @@ class TestProgressAndLogs:
         assert logs[-1].message == "half \\ud800 character"
         assert (await ref.get()).state is State.COMPLETED
 
+    async def test_warnings_may_be_called_as_in_logging(self, timed: App) -> None:
+        @timed.task
+        async def handler(ctx: JobContext) -> None:
+            ctx.log("warning", "low on paper")
+
+        ref = await handler.enqueue()
+        await run_until_idle(timed)
+        assert [entry.level for entry in (await ref.details()).logs] == ["warn"]
+
     async def test_unknown_level_is_refused(self, timed: App) -> None:
         @timed.task(max_tries=1)
         async def handler(ctx: JobContext) -> None:

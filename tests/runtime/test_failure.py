@@ -191,6 +191,19 @@ class TestSignals:
         assert job.error
         assert job.error.message == "busy"
 
+    @pytest.mark.parametrize(
+        ("policy", "seconds"), [(40, 40), (lambda number, error: timedelta(seconds=number), 1)]
+    )
+    async def test_retry_without_a_delay_keeps_to_the_policy(
+        self, timed: App, clock: ManualClock, policy: Any, seconds: int
+    ) -> None:
+        ref = await self.raising(
+            timed, Retry("not yet"), False, retry=policy, is_failure=lambda error: False
+        )
+        job = await ref.get()
+        assert (job.state, job.tries) == (State.RETRY, 1)
+        assert job.run_at == clock.now() + seconds * 1000
+
     async def test_retry_counts_and_runs_out(self, timed: App) -> None:
         ref = await self.raising(timed, Retry(after=1), False, max_tries=1)
         assert (await ref.get()).state is State.DEAD
@@ -232,6 +245,8 @@ class TestSignals:
             lambda: Snooze(seconds=float("nan")),
             lambda: Snooze(until=datetime(2030, 1, 1)),
             lambda: Snooze(until="tomorrow"),  # pyright: ignore
+            lambda: Snooze(),
+            lambda: Snooze(until=datetime(2030, 1, 1, tzinfo=UTC), seconds=5),
         ],
     )
     async def test_signal_that_makes_no_sense_is_a_failed_try(self, timed: App, signal) -> None:
@@ -242,7 +257,10 @@ class TestSignals:
         ref = await handler.enqueue()
         after = await timed.task(type="fine")(lambda: "alive").enqueue()
         await run_until_idle(timed, concurrency=1)
-        assert (await ref.get()).state is State.DEAD
+        job = await ref.get()
+        assert job.state is State.DEAD
+        assert job.error
+        assert job.error.type.endswith("InvalidValue")
         assert await after.result() == "alive"
 
     async def test_error_that_is_no_failure_is_not_counted(self, timed: App) -> None:

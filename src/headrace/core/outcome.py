@@ -6,6 +6,7 @@ take it too.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import assert_never
 
 import msgspec
@@ -263,5 +264,6 @@ def _error(job: Job, problem: Problem, now: int) -> TryError:
 def custom_delay(function: retry.RetryFunction, number: int, error: BaseException) -> int:
     """The delay that a task's own callable asks for, in milliseconds; InvalidValue for one that
     makes no sense."""
-    seconds = function(number, error)
+    asked = function(number, error)
+    seconds = asked.total_seconds() if isinstance(asked, timedelta) else asked
     return 0 if seconds < 0 else retry.milliseconds(seconds)

@@ -7,6 +7,7 @@ with the task (`Custom` marks that the task's own decides).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -79,7 +80,7 @@ class Custom(Struct, frozen=True, tag="custom"):
 
 
 RetryPolicy = Linear | Steps | Exponential | AtOnce | Custom
-RetryFunction = Callable[[int, BaseException], float]
+RetryFunction = Callable[[int, BaseException], float | timedelta]
 """The seconds to wait after the given try failed with the given error."""
 
 
@@ -114,12 +115,12 @@ def policy(value: object) -> RetryPolicy:
             return check(value)
         case bool():
             raise InvalidValue("retry", f"{value!r} is not a retry policy")
-        case int() | float():
+        case int() | float() | timedelta():
             return check(Steps((milliseconds(value),)))
         case list() | tuple():
             delays: list[int] = []
             for item in value:  # pyright: ignore[reportUnknownVariableType]
-                if isinstance(item, bool) or not isinstance(item, int | float):
+                if isinstance(item, bool) or not isinstance(item, int | float | timedelta):
                     raise InvalidValue("retry", f"{item!r} is not a number of seconds")
                 delays.append(milliseconds(item))
             return check(Steps(tuple(delays)))
@@ -137,10 +138,11 @@ LONGEST = 10**13
 """No delay is longer, in milliseconds: three centuries."""
 
 
-def milliseconds(seconds: float) -> int:
-    """A delay from seconds, or InvalidValue for one that makes no sense."""
+def milliseconds(value: float | timedelta) -> int:
+    """A delay from seconds or a timedelta, or InvalidValue for one that makes no sense."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not 0 <= seconds <= LONGEST / 1000:
-        raise InvalidValue("retry", f"{seconds!r} is not a sensible number of seconds")
+        raise InvalidValue("retry", f"{value!r} is not a sensible number of seconds")
     return round(seconds * 1000)
 
 

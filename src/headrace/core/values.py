@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -65,6 +66,15 @@ def one_of(kind: type[E], field: str, value: object) -> E:
     raise InvalidValue(field, f"{value!r} is not one of {known}")
 
 
+_PLACE = re.compile(r"(.*) - at `\$\.(\w+).*`", re.DOTALL)
+
+
+def unfit(field: str, error: Exception) -> InvalidValue:
+    """What is wrong with a record, by the name of the field that it is about, if that is said."""
+    found = _PLACE.fullmatch(str(error))
+    return InvalidValue(found[2], found[1]) if found else InvalidValue(field, str(error))
+
+
 def milliseconds(field: str, value: object) -> int:
     """A duration from seconds or a timedelta."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -73,6 +83,12 @@ def milliseconds(field: str, value: object) -> int:
     if not 0 <= seconds <= 1e10:
         raise InvalidValue(field, f"{value!r} is not a sensible number of seconds")
     return round(seconds * 1000)
+
+
+def from_now(field: str, value: object) -> int:
+    """How long from now; what has passed already is at once."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else number(field, value)
+    return milliseconds(field, max(0.0, seconds))
 
 
 def positive(field: str, value: object) -> int:

@@ -155,6 +155,7 @@ class JobContext:
 
     def log(self, level: str, message: str) -> None:
         """Keeps a line with the job (the newest 1,000 stay)."""
+        level = "warn" if level == "warning" else level  # as Python's own logging calls it
         if level not in _LEVELS:
             raise InvalidValue("level", f"{level!r} is not one of {', '.join(_LEVELS)}")
         entry = LogEntry(self._desk.now(), level, text("message", str(message)))

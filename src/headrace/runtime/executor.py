@@ -10,13 +10,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from headrace.core import outcome, signals
-from headrace.core.errors import InvalidValue, UndecodablePayload, UnknownTask
+from headrace.core.errors import UndecodablePayload, UnknownTask
 from headrace.core.outcome import Outcome, Problem
 from headrace.core.retry import Custom
+from headrace.core.values import from_now, moment
 from headrace.runtime.clock import Clock
 from headrace.runtime.context import Detached, Interrupt, JobContext, MovedTo, running
 from headrace.runtime.handler import Handler, Middleware, Mode, Router, compose, problem_of
@@ -155,15 +155,14 @@ class Executor:
         match error:
             case signals.Terminate():
                 return outcome.Terminated(problem)
-            case signals.Retry(after=after):
-                return outcome.Failed(problem, _milliseconds(after))
+            case signals.Retry(after=after) if after is not None:
+                return outcome.Failed(problem, from_now("after", after))
             case signals.Snooze(until=until, seconds=seconds):
-                moment = (
-                    self._clock.now() + _milliseconds(seconds)
+                return outcome.Snoozed(
+                    self._clock.now() + from_now("seconds", seconds or 0)
                     if until is None
-                    else round(until.timestamp() * 1000)
+                    else moment("until", until)
                 )
-                return outcome.Snoozed(moment)
             case signals.Cancel():
                 return outcome.Cancelled(str(error))
             case _:
@@ -173,7 +172,7 @@ class Executor:
         if isinstance(error, handler.terminates_on):
             return outcome.Terminated(problem)
         after = _asked_delay(handler, ctx, error)
-        if not _counts(handler, error):
+        if not isinstance(error, signals.Retry) and not _counts(handler, error):
             return outcome.Uncounted(problem, after)
         return outcome.Failed(problem, after)
 
@@ -182,13 +181,6 @@ async def _whole(call: Awaitable[Any]) -> Any:
     """What a sync function returned; a decorator may have made it of an async one."""
     value = await call
     return await value if inspect.isawaitable(value) else value
-
-
-def _milliseconds(value: float | timedelta) -> int:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not seconds <= 1e10:
-        raise InvalidValue("seconds", f"{value!r} is not a sensible number of seconds")
-    return max(0, round(seconds * 1000))
 
 
 def _asked_delay(handler: Handler, ctx: JobContext, error: BaseException) -> int | None:
