@@ -93,6 +93,12 @@ class TestRefusals:
         assert await self.refused(unique, DuplicateJob, "dedup-key", 2, "a") == first.id
         await unique.enqueue(2, "b")
 
+    async def test_duplicate_by_a_function_of_the_payload(self, timed: App, work) -> None:
+        unique = work.options(unique=lambda payload: ("parity", payload["n"] % 2))
+        first = await unique.enqueue(1)
+        assert (await unique.submit(3)).existing_id == first.id
+        assert (await unique.submit(2)).accepted
+
     async def test_keys_that_only_look_alike_are_not_duplicates(self, work) -> None:
         await work.options(unique=("a", "b:c")).enqueue()
         await work.options(unique=("a:b", "c")).enqueue()

@@ -291,6 +291,23 @@ class TestFind:
         assert len([job async for job in timed.find(states=["pending", State.DEAD])]) == 6
         assert [job.id async for job in timed.find(text='"n":4')] == [refs[4].id]
 
+    async def test_jobs_are_found_by_the_states_that_people_see(self, timed: App, work) -> None:
+        later = await work.options(delay=60, queue="other").enqueue(1)
+        first, second = [await work.options(key="k").enqueue(n) for n in (2, 3)]
+        held = await work.options(queue="held").enqueue(4)
+        await timed.queue("held").pause()
+
+        async def found(*states: str) -> set[str]:
+            return {job.id async for job in timed.find(states=states)}
+
+        assert await found("scheduled") == {later.id}
+        assert await found("parked") == {second.id}
+        assert await found("paused") == {held.id}
+        assert await found("parked", "scheduled") == {second.id, later.id}
+        assert await found("parked", "pending") == {later.id, first.id, second.id, held.id}
+        assert [job.id async for job in timed.find(limit=1, states="scheduled")] == [later.id]
+        assert await found("detached") == set()
+
     async def test_mistakes_are_named(self, timed: App) -> None:
         with pytest.raises(InvalidValue, match=r"^colour: is not something to look for"):
             _ = [job async for job in timed.find(colour="red")]

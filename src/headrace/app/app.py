@@ -366,7 +366,9 @@ class App(Looking):
         source = iter(jobs)
         try:
             while chunk := list(islice(source, batch)):
-                written = asyncio.ensure_future(self.insert([(job,) for job in unwrap(chunk)]))
+                written = asyncio.ensure_future(
+                    self.insert([(job,) for job in unwrap(chunk, self.service)])
+                )
                 writing.append((chunk, written))
                 await asyncio.sleep(0)  # hands the chunk over before the next is prepared
                 if len(writing) > 1:
@@ -406,7 +408,7 @@ class App(Looking):
         prepared = list(jobs)
         if not prepared:
             return []
-        (verdicts,) = await self.insert([tuple(unwrap(prepared))])
+        (verdicts,) = await self.insert([tuple(unwrap(prepared, self.service))])
         answers = [
             submission(self, one, verdict) for one, verdict in zip(prepared, verdicts, strict=True)
         ]

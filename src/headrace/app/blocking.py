@@ -18,6 +18,7 @@ from headrace.app import bulk
 from headrace.app.detached import DetachedJob
 from headrace.app.jobref import JobRef, Snapshot
 from headrace.app.looking import EventFilter
+from headrace.app.options import Seconds
 from headrace.app.queues import Queue, QueueInfo
 from headrace.app.task import BATCH, Prepared, Submission, Task
 from headrace.core import keys
@@ -114,10 +115,10 @@ class BlockingRef(Generic[R]):
     def details(self) -> Details:
         return run(self.ref.details)
 
-    def wait(self, timeout: float | None = None) -> Job:
+    def wait(self, timeout: Seconds | None = None) -> Job:
         return run(lambda: self.ref.wait(timeout))
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Seconds | None = None) -> R:
         return run(lambda: self.ref.result(timeout))
 
     def cancel(self, reason: str = "cancelled by request") -> bool:
@@ -167,16 +168,16 @@ class BlockingSubmission(Struct, Generic[R], frozen=True):
     def accepted(self) -> bool:
         return self.ref is not None
 
-    @classmethod
-    def of(cls, answer: Submission[R]) -> BlockingSubmission[R]:
-        return cls(
-            answer.outcome,
-            None if answer.ref is None else BlockingRef(answer.ref),
-            answer.reason,
-            answer.existing_id,
-            answer.replaced,
-            answer.error,
-        )
+
+def _blocking(answer: Submission[R]) -> BlockingSubmission[R]:
+    return BlockingSubmission(
+        answer.outcome,
+        None if answer.ref is None else BlockingRef(answer.ref),
+        answer.reason,
+        answer.existing_id,
+        answer.replaced,
+        answer.error,
+    )
 
 
 class BlockingTask(Generic[P, R]):
@@ -197,7 +198,7 @@ class BlockingTask(Generic[P, R]):
             answer = self._app.submit_bound(self._task.prepare(*args, **kwargs))
         else:
             answer = run(lambda: self._task.submit(*args, **kwargs))
-        return BlockingSubmission.of(answer)
+        return _blocking(answer)
 
 
 class BlockingQueue:
@@ -289,9 +290,9 @@ class BlockingApp:
         try:
             answers = run(lambda: self._app.enqueue_many(jobs, batch=batch))
         except PartlyEnqueued as error:
-            error.confirmed = tuple(map(BlockingSubmission.of, error.confirmed))
+            error.confirmed = tuple(_blocking(answer) for answer in error.confirmed)
             raise
-        return [BlockingSubmission[Any].of(answer) for answer in answers]
+        return [_blocking(answer) for answer in answers]
 
     def enqueue_group(self, jobs: Iterable[Prepared[Any]]) -> list[BlockingRef[Any]]:
         return [BlockingRef(ref) for ref in run(lambda: self._app.enqueue_group(jobs))]

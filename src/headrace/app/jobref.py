@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from headrace.app.options import Seconds
 from headrace.core import actions
 from headrace.core.change import Applied, Change
 from headrace.core.codec import Decoder
@@ -15,7 +16,7 @@ from headrace.core.errors import JobFailed, JobNotFound, Refused
 from headrace.core.event import Event
 from headrace.core.model import Job, Progress
 from headrace.core.states import FINAL, EventType, State
-from headrace.core.values import text
+from headrace.core.values import from_now, text
 from headrace.engine.protocol import Details, job_topic
 
 if TYPE_CHECKING:
@@ -98,25 +99,26 @@ class JobRef(Generic[R]):
         """The job as it stands, or JobNotFound."""
         return (await self.details()).job
 
-    async def wait(self, timeout: float | None = None) -> Job:
+    async def wait(self, timeout: Seconds | None = None) -> Job:
         """The job once it has ended; TimeoutError if that takes longer. It looks at least once."""
+        seconds = None if timeout is None else from_now("timeout", timeout) / 1000
         engine = await self._app.engine()
         bell = engine.listen(frozenset({job_topic(self.id)}))
         try:
             job = await self.get()
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 while job.state not in FINAL:
                     await bell.wait(_LOOK_AGAIN)
                     job = await self.get()
             return job
         except TimeoutError:
-            if timeout is None:
+            if seconds is None:
                 raise
-            raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s") from None
+            raise TimeoutError(f"job {self.id} has not ended after {seconds:g} s") from None
         finally:
             bell.close()
 
-    async def result(self, timeout: float | None = None) -> R:
+    async def result(self, timeout: Seconds | None = None) -> R:
         """What the handler returned, or JobFailed with the remote error."""
         job = await self.wait(timeout)
         if job.state is not State.COMPLETED:

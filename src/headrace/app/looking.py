@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_args
 
 import msgspec
 
@@ -20,8 +19,8 @@ from headrace.core.event import Event
 from headrace.core.model import Counted, Filter, Job, KeyStatus
 from headrace.core.names import check_name
 from headrace.core.queue import decode
-from headrace.core.states import EventType, State
-from headrace.core.values import Check, moment, one_of, text
+from headrace.core.states import DERIVED, EventType, State
+from headrace.core.values import Check, moment, one_of, text, unfit, whole
 from headrace.core.why import Surroundings, explain
 from headrace.engine.protocol import (
     JOURNAL_TOPIC,
@@ -104,16 +103,19 @@ class Looking:
     async def find(self, limit: int | None = 100, **wanted: Any) -> AsyncIterator[Job]:
         """Jobs, newest first: `async for job in app.find(states={"dead"}, queue="mail")`."""
         engine = await self.engine()
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValue("limit", f"{limit!r} is not a whole number")
-        chosen = job_filter(self.service, wanted)
-        cursor, left = None, limit
+        left = None if limit is None else whole("limit", limit, 0)
+        stored, derived = _states(wanted.pop("states", ()))
+        behind = stored.union(*(DERIVED[state] for state in derived))
+        chosen = job_filter(self.service, wanted, behind)
+        paused = await paused_queues(self) if "paused" in derived else frozenset[str]()
+        cursor = None
         while left is None or left > 0:
             page = await engine.find(chosen, cursor, min(left or 500, 500))
             for job in page.jobs:
-                yield job
-            if left is not None:
-                left -= len(page.jobs)
+                shown = job.shown(self.clock.now(), job.queue in paused) if derived else None
+                if shown is None or job.state in stored or shown in derived:
+                    yield job
+                    left = None if left is None else left - 1
             if page.cursor is None:
                 return
             cursor = page.cursor
@@ -153,9 +155,8 @@ class Looking:
 
     async def key(self, *segments: keys.Scalar, hash: str | None = None) -> KeyStatus | None:
         """A concurrency key by its segments or its hash; None if no living job has it."""
-        engine = await self.engine()
-        wanted = keys.hash_of(segments) if hash is None else text("hash", hash)
-        status = await engine.key(self.service, wanted)
+        wanted = _key_hash(segments, hash)
+        status = await (await self.engine()).key(self.service, wanted)
         if status is None:
             return None
         beats = {worker.id: worker.beat_at for worker in await self.workers()}
@@ -202,25 +203,58 @@ class Looking:
         return explain(job, around)
 
 
-def job_filter(service: str, wanted: dict[str, Any]) -> Filter:
-    """A filter from what users write; states may be strings."""
+async def paused_queues(app: Looking) -> frozenset[str]:
+    """The queues that are paused now."""
+    return frozenset(info.name for info in await app.queues() if info.settings.paused)
+
+
+def _key_hash(segments: tuple[keys.Scalar, ...], hash: str | None) -> str:
+    if (hash is None) != bool(segments):
+        raise InvalidValue("key", "give the segments of a key, or its hash")
+    if hash is not None:
+        return text("hash", hash)
+    for segment in segments:
+        if not isinstance(segment, get_args(keys.Scalar)):
+            raise InvalidValue(
+                "key",
+                f"{segment!r} is not a text, number or boolean; give the segments of a key one by"
+                ' one: "tenant", 7',
+            )
+    return keys.hash_of(segments)
+
+
+def _states(given: Any) -> tuple[frozenset[State], frozenset[str]]:
+    """The stored states that are asked for, and the derived ones."""
+    known = {*State, *DERIVED}
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        given = (given,)
+    named = list(cast(Iterable[object], given))
+    for state in named:
+        if not isinstance(state, str) or state not in known:
+            choice = ", ".join([*State, *DERIVED])
+            raise InvalidValue("states", f"{state!r} is not a state; states are {choice}")
+    names = frozenset(map(str, named))
+    return frozenset(State(name) for name in names - DERIVED.keys()), names & DERIVED.keys()
+
+
+_TIMES = ("created_from", "created_until", "expires_until", "lease_until")
+
+
+def job_filter(service: str, wanted: dict[str, Any], states: frozenset[State]) -> Filter:
+    """A filter from what users write."""
     unknown = sorted(wanted.keys() - set(Filter.__struct_fields__))
     if unknown:
         known = ", ".join(Filter.__struct_fields__)
         raise InvalidValue(unknown[0], f"is not something to look for; known are {known}")
-    states = wanted.pop("states", ())
-    states = (states,) if isinstance(states, str) else states
-    try:
-        chosen = frozenset(State(state) for state in states)
-    except (ValueError, TypeError) as error:
-        raise InvalidValue("states", str(error)) from None
     times = {
-        name: moment(name, wanted[name]) for name in wanted if isinstance(wanted[name], datetime)
+        name: moment(name, wanted[name])
+        for name in _TIMES
+        if name in wanted and not isinstance(wanted[name], int | None)
     }
-    fields: dict[str, Any] = {"service": service, **wanted, **times, "states": chosen}
+    fields: dict[str, Any] = {"service": service, **wanted, **times, "states": states}
     try:
         found = msgspec.convert(fields, Filter)
         msgspec.json.encode(found)  # every store takes what has a JSON form
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidValue("filter", str(error)) from None
+        raise unfit("filter", error) from None
     return found

@@ -68,7 +68,7 @@ class KeepLast:
     key: KeyTemplate | None = None
 
 
-Unique = bool | str | Sequence[keys.Scalar] | Throttle | Debounce | KeepLast
+Unique = bool | KeyTemplate | Throttle | Debounce | KeepLast
 
 
 class JobOptions(TypedDict, total=False):
@@ -88,7 +88,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Seconds
     """How long one try may take."""
     max_tries: int
-    retry: str | float | Sequence[float] | RetryPolicy | RetryFunction | None
+    retry: str | Seconds | Sequence[Seconds] | RetryPolicy | RetryFunction | None
     unique: Unique
     key: KeyTemplate
     max_active: int
@@ -161,22 +161,37 @@ def _metadata(field: str, value: object) -> None:
 
 def _unique(field: str, value: object) -> None:
     match value:
-        case bool() | str():
+        case bool():
             return
         case KeepLast(key=key):
-            _template(field, "" if key is None else key)
-        case Throttle(seconds=seconds, key=key) | Debounce(seconds=seconds, key=key):
+            _template_or_none(field, key)
+        case Throttle(seconds=seconds, key=key, extend=extend):
             positive(field, seconds)
-            _template(field, "" if key is None else key)
+            _template_or_none(field, key)
+            flag("extend", extend)
+        case Debounce(seconds=seconds, key=key):
+            positive(field, seconds)
+            _template_or_none(field, key)
+        case type():
+            raise InvalidValue(field, f"{value!r} is a class; call it")
         case Sequence():
             _template(field, cast(Sequence[object], value))
+        case _ if callable(value):
+            return
         case _:
             raise InvalidValue(
                 field, f"{value!r} is not True, a key, Throttle(…), Debounce(…) or KeepLast(…)"
             )
 
 
+def _template_or_none(field: str, value: object) -> None:
+    if value is not None:
+        _template(field, value)
+
+
 def _template(field: str, value: object) -> None:
+    if value == "":
+        raise InvalidValue(field, "is empty; give a constant, a JSON pointer or a list of them")
     if callable(value) or isinstance(value, str):
         return
     listed = isinstance(value, Sequence) and not isinstance(value, bytes | bytearray)
@@ -235,12 +250,16 @@ def key_segments(field: str, template: KeyTemplate, payload: bytes) -> tuple[key
         template = (template,)
     decoded = codec.decode_any(payload)
     if callable(template):
-        made: Any = template(decoded)
+        try:
+            made: Any = template(decoded)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise InvalidValue(field, f"the callable failed: {problem}") from error
         made = tuple(cast(list[Any], made)) if isinstance(made, list | tuple) else (made,)
         if not made or not all(isinstance(part, get_args(keys.Scalar)) for part in made):
             raise InvalidValue(field, f"the callable returned {made!r}, which is not a key")
         return made
-    return keys.resolve(template, decoded)
+    return keys.resolve(template, decoded, field)
 
 
 def key_limit(options: JobOptions, type: str, payload: bytes) -> KeyLimit | None:
@@ -254,6 +273,8 @@ def key_limit(options: JobOptions, type: str, payload: bytes) -> KeyLimit | None
             if name in options:
                 raise InvalidValue(name, "is about a concurrency key; give `key` or `max_active`")
         return None
+    if "when_full" in options and "max_queued" not in options:
+        raise InvalidValue("when_full", "is about a key that is full; give `max_queued` too")
     return KeyLimit(
         name=keys.name_of(segments)[:512],
         hash=keys.hash_of(segments),

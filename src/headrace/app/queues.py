@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -15,15 +16,21 @@ from headrace.core import actions, queue, retry
 from headrace.core.errors import InvalidValue, MigrationNeeded, Refused
 from headrace.core.model import Filter
 from headrace.core.names import check_name
-from headrace.core.queue import DEFAULTS, Kind, QueueSettings, RateLimit, Retention, decode
+from headrace.core.queue import (
+    DEFAULTS,
+    Discard,
+    Kind,
+    QueueSettings,
+    RateLimit,
+    Retention,
+    decode,
+)
 from headrace.core.states import FINAL, WAITING, State
-from headrace.core.values import milliseconds
+from headrace.core.values import Check, flag, milliseconds, one_of, positive, unfit, whole
 from headrace.engine.protocol import QUEUE_KIND, Put, queue_document
 
 if TYPE_CHECKING:
     from headrace.app.app import App
-
-_DURATIONS = frozenset({"max_runtime", "max_age"})
 
 
 class QueueInfo(Struct, frozen=True):
@@ -144,26 +151,43 @@ def apply_settings(old: QueueSettings, changes: Mapping[str, Any]) -> QueueSetti
         shape = msgspec.to_builtins(msgspec.structs.replace(old, **fields))
         settings = msgspec.convert(shape, QueueSettings)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidValue("settings", str(error)) from None
+        raise unfit("settings", error) from None
     return queue.check(settings)
 
 
+_CHECKS: Mapping[str, Check] = {
+    "paused": flag,
+    "draining": flag,
+    "max_active": partial(whole, least=0),
+    "max_tries": whole,
+    "weight": partial(whole, least=0),
+    "max_entries": whole,
+    "discard": partial(one_of, Discard),
+    "dead_letters": flag,
+}
+
+
 def _setting(name: str, value: Any) -> Any:
+    """A setting as it is kept; None is the default."""
+    if value is None and name != "retry":
+        return getattr(DEFAULTS, name)
     match name:
         case "retry":
             policy = retry.policy(value)
             if isinstance(policy, retry.Custom):
                 raise InvalidValue("retry", "a callable belongs to a task, not to a queue")
             return policy
-        case "rate" if isinstance(value, str):
-            return parse_rate(value)
-        case "retention" if isinstance(value, Mapping):
+        case "rate":
+            return value if isinstance(value, RateLimit) else parse_rate(value)
+        case "retention":
+            if not isinstance(value, Mapping):
+                raise InvalidValue("retention", f"{value!r} is not a mapping from states to ages")
             items = cast(Mapping[object, object], value)
             return {_state(state): _retention(kept) for state, kept in items.items()}
-        case _ if name in _DURATIONS and value is not None:
-            return milliseconds(name, value)
+        case "max_runtime" | "max_age":
+            return positive(name, value)
         case _:
-            return value
+            return _CHECKS[name](name, value)
 
 
 def _state(value: object) -> State:
@@ -190,9 +214,9 @@ _RATE = re.compile(r"(\d{1,9})/(\d{0,6})([smhd])(?:\+(\d{1,9}))?")
 _PERIODS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def parse_rate(text: str) -> RateLimit:
+def parse_rate(text: object) -> RateLimit:
     """`100/s`, `5/m`, `1000/h` or `10/5s`, with `+20` for the burst."""
-    found = _RATE.fullmatch(text) if text.isascii() else None
+    found = _RATE.fullmatch(text) if isinstance(text, str) and text.isascii() else None
     if found is None:
         raise InvalidValue("rate", f"{text!r} is not a rate; write 100/s, 5/m or 1000/h, +N burst")
     count, periods, unit, burst = found.groups()

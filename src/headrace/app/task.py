@@ -164,15 +164,22 @@ _REFUSALS: dict[str, tuple[type[EnqueueRefused], str]] = {
     "queue-draining": (QueueFull, "was refused: queue {queue!r} is draining; resume it first"),
     "unknown-parent": (
         UnknownParent,
-        "depends on {existing}, which does not exist; enqueue parents first or in one group",
+        "depends on {existing}, which does not exist; enqueue parents first, or before it in one"
+        " group",
     ),
     IN_GROUP: (EnqueueRefused, "was not written, because another job of its group was refused"),
 }
 
 
-def unwrap(jobs: Sequence[Prepared[Any]]) -> list[NewJob]:
-    """The jobs themselves."""
+def unwrap(jobs: Sequence[Prepared[Any]], service: str) -> list[NewJob]:
+    """The jobs themselves, which must be of the service."""
     for one in jobs:
         if not isinstance(one, Prepared):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValue("jobs", f"{one!r} is not a prepared job; use task.prepare(…)")
+        if one.job.service != service:
+            raise InvalidValue(
+                "jobs",
+                f"job {one.id} ({one.job.type}) is of service {one.job.service!r}, not of"
+                f" {service!r}; enqueue it with the app that prepared it",
+            )
     return [prepared.job for prepared in jobs]

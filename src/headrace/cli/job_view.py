@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.app.looking import paused_queues
 from headrace.cli import shapes
 from headrace.cli.command import Desk, on_app
 from headrace.cli.job_actions import id_argument
 from headrace.cli.jobs import job
 from headrace.cli.output import Cell, Output, Styled, state_cell
-from headrace.cli.search import paused_queues
 from headrace.cli.text import compact, moment, one_line, pretty, progress_line, span
 from headrace.core.event import Event, rfc3339
 from headrace.core.model import Job, KeyLimit, LogEntry, Parent, TryError

@@ -8,12 +8,13 @@ from typing import Any, TypedDict, Unpack, cast
 
 import click
 
+from headrace.app.looking import paused_queues
 from headrace.app.options import Debounce, JobOptions, KeepLast, Throttle, Unique
 from headrace.app.task import Prepared
 from headrace.cli import shapes
 from headrace.cli.command import Desk, Group, on_app
 from headrace.cli.output import Cell, Column, state_cell
-from headrace.cli.search import Paging, Search, Wanted, narrowing, options, paging, paused_queues
+from headrace.cli.search import Paging, Search, Wanted, narrowing, options, paging
 from headrace.cli.text import ago, one_line, progress_line
 from headrace.cli.values import (
     COUNT,

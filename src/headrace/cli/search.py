@@ -12,17 +12,9 @@ from headrace.app.app import App
 from headrace.cli import shapes
 from headrace.cli.values import COUNT, Cursor, Moment, Name
 from headrace.core.model import Filter, Job
-from headrace.core.states import CLAIMABLE, State
+from headrace.core.states import DERIVED, State
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-DERIVED: dict[str, frozenset[State]] = {
-    "scheduled": frozenset({State.PENDING}),
-    "parked": CLAIMABLE,
-    "paused": CLAIMABLE,
-    "detached": frozenset({State.ACTIVE}),
-}
-"""States that are shown and not stored, and the stored ones behind them."""
 
 
 class Wanted(TypedDict, total=False):
@@ -136,8 +128,3 @@ class Search:
 
 def _milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else round(moment.timestamp() * 1000)
-
-
-async def paused_queues(app: App) -> frozenset[str]:
-    """The queues that are paused now."""
-    return frozenset(info.name for info in await app.queues() if info.settings.paused)

@@ -84,15 +84,10 @@ def changes(old: QueueSettings, pairs: Iterable[tuple[str, str]]) -> dict[str, A
             known = ", ".join([*_READERS, "retention.STATE"])
             raise InvalidValue(name, f"is not a queue setting; settings are {known}")
         elif text == NONE:
-            wanted[name] = _default(name)
+            wanted[name] = DEFAULTS.retry if name == "retry" else None
         else:
             wanted[name] = _READERS[name](name, text)
     return wanted
-
-
-def _default(name: str) -> Any:
-    value = getattr(DEFAULTS, name)
-    return value / 1000 if name == "max_runtime" else value
 
 
 def _retain(kept: dict[State, Retention], name: str, text: str) -> None:

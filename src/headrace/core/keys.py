@@ -20,29 +20,29 @@ _INDEX = re.compile("0|[1-9][0-9]*")
 """A place in an array as JSON pointers write it: no sign, no leading zero."""
 
 
-def resolve(template: Sequence[Scalar], payload: JSON) -> tuple[Scalar, ...]:
+def resolve(template: Sequence[Scalar], payload: JSON, field: str = "key") -> tuple[Scalar, ...]:
     """The segments of a template: constants as they are, JSON pointers (`/tenant`) looked up."""
     if not template:
-        raise InvalidValue("key", "the template is empty; give constants and JSON pointers")
+        raise InvalidValue(field, "the template is empty; give constants and JSON pointers")
     return tuple(
-        _pointed(segment, payload)
+        _pointed(segment, payload, field)
         if isinstance(segment, str) and segment.startswith("/")
         else segment
         for segment in template
     )
 
 
-def _pointed(pointer: str, payload: JSON) -> Scalar:
+def _pointed(pointer: str, payload: JSON, field: str) -> Scalar:
     value: JSON = payload
     for raw in pointer[1:].split("/"):
         part = raw.replace("~1", "/").replace("~0", "~")
-        value = _step(value, part, pointer)
+        value = _step(value, part, pointer, field)
     if not isinstance(value, str | int | float | bool):
-        raise InvalidValue("key", f"{pointer!r} is not a string, number or boolean in the payload")
+        raise InvalidValue(field, f"{pointer!r} is not a string, number or boolean in the payload")
     return value
 
 
-def _step(value: JSON, part: str, pointer: str) -> JSON:
+def _step(value: JSON, part: str, pointer: str, field: str) -> JSON:
     try:
         if isinstance(value, dict):
             return cast(dict[str, JSON], value)[part]
@@ -51,7 +51,7 @@ def _step(value: JSON, part: str, pointer: str) -> JSON:
     except (KeyError, IndexError):
         pass
     raise InvalidValue(
-        "key",
+        field,
         f"the payload has nothing at {pointer!r}; an argument left to its default is not in it",
     )
 

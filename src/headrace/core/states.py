@@ -87,6 +87,14 @@ WAITING = CLAIMABLE | {State.BLOCKED}
 REVIVABLE = FINAL - {State.DISMISSED}
 """Final states that an explicit `retry` brings back."""
 
+DERIVED: dict[str, frozenset[State]] = {
+    "scheduled": frozenset({State.PENDING}),
+    "parked": CLAIMABLE,
+    "paused": CLAIMABLE,
+    "detached": frozenset({State.ACTIVE}),
+}
+"""States that are shown and not stored, and the stored ones behind them; see `Job.shown`."""
+
 SATISFIES = frozenset({State.COMPLETED})
 """Parent states that satisfy an edge."""
 

@@ -70,6 +70,7 @@ def describe(function: Callable[..., Any], type: str, mode: Mode | None = None) 
     """A handler for the function: which parameters are payload, and which are filled in."""
     from headrace.runtime.context import Detached, JobContext, MovedTo
 
+    _check_function(function)
     hints = type_hints(function)
     context_name: str | None = None
     resources: dict[str, Any] = {}
@@ -95,6 +96,19 @@ def describe(function: Callable[..., Any], type: str, mode: Mode | None = None) 
         context_name=context_name,
         resources=resources,
     )
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidValue(
+            "task", f"{function!r} yields; a handler returns its result, and tells by ctx.progress"
+        )
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise InvalidValue(
+            "task", f"{function!r} does not tell its parameters; wrap it in a function"
+        ) from None
 
 
 def _names_context(annotation: object) -> bool:
