@@ -95,6 +95,18 @@ class TestWhy:
         child = await work.options(depends_on=[parent]).enqueue()
         assert await child.why() == [f"it waits for {parent.id} to complete"]
 
+    async def test_parents_that_ended_and_those_that_have_not(self, timed: App, work) -> None:
+        fails = timed.task(type="fails", max_tries=1)(lambda: 1 / 0)
+        failed, done = await fails.enqueue(), await work.enqueue()
+        later = await work.options(delay=60).enqueue()
+        child = work.options(on_parent_failure="wait")
+        await run_until_idle(timed)
+        both = await child.options(depends_on=[done, failed, later]).enqueue()
+        one = await child.options(depends_on=[done, failed]).enqueue()
+        retry = f"parents ended without success: {failed.id} (dead); retry them"
+        assert await both.why() == [f"it waits for {later.id} to complete", retry]
+        assert await one.why() == [retry]
+
     async def test_running_cancelling_lost_and_blocked(
         self, timed: App, work, clock: ManualClock
     ) -> None:

@@ -162,6 +162,7 @@ async def test_search_that_makes_no_sense_is_refused(
         ("when_full", {"key": "k", "when_full": "coalesce"}),
         ("max_queued", {"max_queued": 5}),
         ("retry", {"retry": [timedelta(seconds=-1)]}),
+        *(("depends_on", {"depends_on": value}) for value in ("id", 5, [5], [None], iter(["id"]))),
     ],
 )
 def test_keys_and_delays_that_make_no_sense_are_refused(field: str, given: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -107,19 +107,20 @@ def _deadline(options: JobOptions, now: int) -> int | None:
 def _parents(job_id: str, parents: Sequence[Any]) -> tuple[str, ...]:
     if isinstance(parents, str):
         raise InvalidValue("depends_on", f"{parents!r} is one id; give a list of ids or refs")
-    if not isinstance(parents, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    # An iterator would be used up by the first job, and the next would have no parents.
+    if not isinstance(parents, Iterable) or isinstance(parents, Iterator):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValue("depends_on", f"{parents!r} is not a list of ids or refs")
-    ids = tuple(
-        dict.fromkeys(
-            check_name(
-                "depends_on", parent if isinstance(parent, str) else getattr(parent, "id", parent)
-            )
-            for parent in parents
-        )
-    )
+    ids = tuple(dict.fromkeys(map(_parent, parents)))
     if job_id in ids:
         raise InvalidValue("depends_on", f"job {job_id!r} cannot depend on itself")
     return ids
+
+
+def _parent(given: Any) -> str:
+    job_id = given if isinstance(given, str) else getattr(given, "id", None)
+    if job_id is None:
+        raise InvalidValue("depends_on", f"{given!r:.200} is not an id, a ref or a prepared job")
+    return check_name("depends_on", job_id)
 
 
 def _context(job_id: str, fresh: str, options: JobOptions) -> Context:

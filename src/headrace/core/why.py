@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.actions import lapses
 from headrace.core.event import rfc3339
-from headrace.core.model import Job, KeyStatus, Parent, Stage
+from headrace.core.model import Job, KeyStatus, OnParentFailure, Parent, Stage
 from headrace.core.queue import QueueSettings
-from headrace.core.states import FINAL, REVIVABLE, State
+from headrace.core.states import FINAL, REVIVABLE, SATISFIES, State
 
 
 @dataclass(slots=True)
@@ -33,12 +34,17 @@ def explain(job: Job, around: Surroundings) -> list[str]:
     if job.state is State.ACTIVE:
         return [_running(job, around.now)]
     if job.state is State.BLOCKED:
-        waits = [p.id for p in around.parents if p.state is None or p.state not in FINAL]
-        failed = [f"{p.id} ({p.state})" for p in around.parents if p.state and p.state in FINAL]
-        return [f"it waits for {', '.join(waits) or 'a parent'} to complete"] + (
-            [f"parents that have ended: {', '.join(failed)}"] if failed else []
-        )
+        return _blocked(job, around.parents)
     return _waiting(job, around)
+
+
+def _blocked(job: Job, parents: Sequence[Parent]) -> list[str]:
+    waits = [p.id for p in parents if p.state is None or p.state not in FINAL]
+    failed = [f"{p.id} ({p.state})" for p in parents if p.state in FINAL - SATISFIES]
+    reasons = [f"it waits for {', '.join(waits)} to complete"] if waits else []
+    if failed and job.spec.on_parent_failure is OnParentFailure.WAIT:
+        reasons.append(f"parents ended without success: {', '.join(failed)}; retry them")
+    return reasons or ["it waits for a parent to complete"]
 
 
 def _ended(job: Job) -> str:
