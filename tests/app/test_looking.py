@@ -11,7 +11,7 @@ from headrace.core.claims import ClaimRequest, Share
 from headrace.core.model import Job
 from headrace.core.queue import Kind
 from headrace.testing import ManualClock, jobs, run_until_idle, running
-from tests.support import eventually, within
+from tests.support import eventually, story, within
 
 
 async def claim(app: App, queue: str = "default", lease: int = 30_000) -> Job:
@@ -319,6 +319,27 @@ class TestFind:
         assert await found("parked", "pending") == {later.id, first.id, second.id, held.id}
         assert [job.id async for job in timed.find(limit=1, states="scheduled")] == [later.id]
         assert await found("detached") == set()
+
+    async def test_dead_letters_are_replayed_and_dismissed_by_what_is_asked(
+        self, timed: App, work
+    ) -> None:
+        fails = timed.task(type="fails", max_tries=1)(lambda n: 1 / 0)
+        refs = [await fails.options(queue="ab"[n % 2]).enqueue(n) for n in range(5)]
+        waiting = await work.options(delay=60, queue="a").enqueue()
+        await run_until_idle(timed)
+
+        assert await timed.replay(queue="b") == 2
+        assert (await refs[1].get()).state is State.PENDING
+        assert await timed.dismiss("no use", text='"n":4') == 1
+        assert (await refs[4].get()).state is State.DISMISSED
+        assert (await story(timed, refs[4].id))[-1] == "dismissed"
+        assert await timed.dismiss(queue="b") == 0
+        assert await timed.replay() == 2
+        assert await timed.replay() == 0
+        assert await story(timed, waiting.id) == ["created"]
+        for states in ("failed", "dead"):
+            with pytest.raises(InvalidValue, match=r"^states: only dead jobs"):
+                await timed.replay(states=states)
 
     async def test_mistakes_are_named(self, timed: App) -> None:
         with pytest.raises(InvalidValue, match=r"^colour: is not something to look for"):

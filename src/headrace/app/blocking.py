@@ -303,6 +303,12 @@ class BlockingApp:
 
         return run(collect)
 
+    def replay(self, **wanted: Any) -> int:
+        return run(lambda: self._app.replay(**wanted))
+
+    def dismiss(self, reason: str | None = None, **wanted: Any) -> int:
+        return run(lambda: self._app.dismiss(reason, **wanted))
+
     def count(self) -> list[Counted]:
         return run(self._app.count)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_args
 
 import msgspec
 
+from headrace.app import bulk
 from headrace.app.detached import DetachedJob
 from headrace.app.jobref import JobRef
 from headrace.app.queues import Queue, QueueInfo
 from headrace.core import keys
-from headrace.core.actions import release
-from headrace.core.change import Applied
+from headrace.core.actions import dismiss, release, replay
+from headrace.core.change import Applied, Change
 from headrace.core.errors import InvalidValue
 from headrace.core.event import Event
 from headrace.core.model import Counted, Filter, Job, KeyStatus
@@ -119,6 +120,24 @@ class Looking:
             if page.cursor is None:
                 return
             cursor = page.cursor
+
+    async def replay(self, **wanted: Any) -> int:
+        """Brings dead jobs back: all, or those that `find` would find. Returns how many."""
+        return await self._to_dead_letters(replay, wanted)
+
+    async def dismiss(self, reason: str | None = None, **wanted: Any) -> int:
+        """Takes dead jobs out of the dead letters: all, or those that `find` would find. Returns
+        how many."""
+        reason = None if reason is None else text("reason", reason)
+        return await self._to_dead_letters(partial(dismiss, reason=reason), wanted)
+
+    async def _to_dead_letters(
+        self, decide: Callable[[Job, int], Change], wanted: dict[str, Any]
+    ) -> int:
+        if "states" in wanted:
+            raise InvalidValue("states", "only dead jobs are meant here")
+        chosen = job_filter(self.service, wanted, frozenset({State.DEAD}))
+        return (await bulk.act(self._app, chosen, decide)).changed
 
     async def count(self) -> list[Counted]:
         """Jobs of this service by queue and state."""

@@ -175,7 +175,7 @@ class Worker:
             await self._first(self._exchange.stopped(), timeout=1.0)
             self._leaving = True
             if not await self._finished(self.options.grace if grace is None else grace):
-                log.warning("giving back %d unfinished jobs", len(self._unfinished()))
+                log.warning("giving back unfinished jobs: %d", len(self._unfinished()))
                 for run in self._unfinished():
                     self._interrupt(run, Interrupt.SHUTDOWN, "the worker is stopping")
                 if not await self._finished(0 if self._leave_now.is_set() else 5.0):
