@@ -62,7 +62,7 @@ class TestResult:
             await ref.result()
         error = caught.value
         assert (error.job_id, error.state) == (ref.id, "failed")
-        assert error.type == "headrace.core.signals.Terminate"
+        assert error.type == "headrace.Terminate"
         assert error.message == "the address does not exist"
         assert error.traceback
         assert 'raise Terminate("the address does not exist")' in error.traceback

@@ -225,7 +225,7 @@ class TestTypes:
         job = await submitted.ref.get()
         assert (job.state, job.tries, ran) == (State.FAILED, 1, [])
         assert job.error
-        assert job.error.type == "headrace.core.errors.UndecodablePayload"
+        assert job.error.type == "headrace.UndecodablePayload"
         assert "$.x" in job.error.message or "ValidationError" in job.error.message
 
     @pytest.mark.parametrize("payload", [{}, {"x": 1, "z": 2}])

@@ -192,7 +192,7 @@ class TestProgressAndLogs:
         await run_until_idle(timed)
         job = await ref.get()
         assert job.error
-        assert (job.error.type, job.progress) == ("headrace.core.errors.InvalidValue", None)
+        assert (job.error.type, job.progress) == ("headrace.InvalidValue", None)
         assert job.error.message.startswith(f"{field}: ")
 
     async def test_unchanged_progress_is_written_once(self, timed: App) -> None:

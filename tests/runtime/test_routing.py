@@ -48,7 +48,7 @@ async def test_unrouted_job_fails_its_try_and_is_tried_again(
     job = await answer.ref.get()
     assert (job.state, job.tries, job.run_at) == (State.RETRY, 1, clock.now() + 30_000)
     assert job.error
-    assert job.error.type == "headrace.core.errors.UnknownTask"
+    assert job.error.type == "headrace.UnknownTask"
     assert job.error.message == (
         "'email:new' is not registered in this worker; import its module, or add a catch-all with"
         ' type ""'

@@ -194,15 +194,17 @@ class Router:
 
 def problem_of(error: BaseException) -> Problem:
     """An exception as it is stored with the job."""
-    kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
     try:
         message = str(error)
     except Exception as broken:
         message = f"<its text cannot be read: {broken!r}>"
     text = "".join(traceback.format_exception(error))
-    return Problem(name, storable(message), storable(text))
+    return Problem(_name_of(type(error)), storable(message), storable(text))
+
+
+def _name_of(kind: type[BaseException]) -> str:
+    """As one would import it: our own are named as users know them, not by where they live."""
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    package = "headrace" if kind.__module__.startswith("headrace.") else kind.__module__
+    return f"{package}.{kind.__qualname__}"
