@@ -56,10 +56,10 @@ def make_engine(
 
 @pytest.mark.timeout(600)  # shrinking a failure takes its time
 def test_nats_does_what_the_reference_does(make_engine: Callable[[], NatsEngine]) -> None:
-    run_state_machine_as_test(engine_machine(make_engine), settings=SHORT)
+    run_state_machine_as_test(engine_machine(make_engine, in_parts=True), settings=SHORT)
 
 
 @pytest.mark.lab
 @pytest.mark.timeout(3600)
 def test_nats_does_what_the_reference_does_for_long(make_engine: Callable[[], NatsEngine]) -> None:
-    run_state_machine_as_test(engine_machine(make_engine), settings=LONG)
+    run_state_machine_as_test(engine_machine(make_engine, in_parts=True), settings=LONG)
