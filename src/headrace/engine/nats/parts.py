@@ -128,6 +128,11 @@ class Draft(Struct, frozen=True, gc=False):
     body: bytes | None = None
     """The message itself, where it is spelled out already."""
 
+    @property
+    def open(self) -> bool:
+        """Whether more can be said in it."""
+        return self.kind != names.REMOVED and self.body is None
+
 
 class Timer(NamedTuple):
     """A moment at which someone must look."""
