@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace import App
+from headrace.core import actions
 from headrace.core.change import Applied, NotApplied
 from headrace.core.errors import EngineUnavailable, InvalidValue
 from headrace.core.outcome import Completed
@@ -16,6 +17,7 @@ from headrace.core.states import State
 from headrace.engine.nats import NatsEngine, commit
 from headrace.engine.nats.commit import Committer, Work
 from headrace.engine.nats.lines import Line
+from headrace.engine.nats.tickets import Place
 from headrace.testing.conformance.bench import key, raw
 from headrace.testing.nats import NatsServer
 from tests.nats.real import RealBench, session_of
@@ -241,6 +243,31 @@ async def test_ticket_is_kept_though_its_job_gets_another_dependent(
 
     async def claimed() -> bool:
         return await real.claimed_ids() == ["b"]
+
+    await eventually(claimed, LIMIT)
+
+
+async def test_ticket_is_kept_though_a_claim_beside_it_has_an_older_one_of_its_job(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real.add("first", priority=1, key=key("one"))
+    await real.add("a", key=key("two"))
+    step = InStep(monkeypatch)
+    first = asyncio.create_task(real.claimed_ids(1))
+    await step.reached(1)
+    await real.apply(actions.reprioritise(await real.job("a"), real.now, 4))
+    await real.add("second", priority=1, key=key("three"))
+    second = asyncio.create_task(real.claimed_ids(1))
+    await step.reached(2)
+    step.go_on.set()
+    started = [*await first, *await second]
+    line = (await session_of(real)).line(Place("svc", "q"))
+    await eventually(lambda: not line.kept)
+    await real.add("third", priority=1, key=key("four"))
+
+    async def claimed() -> bool:
+        started.extend(await real.claimed_ids(1))  # the older ticket is given up on the way
+        return sorted(started) == ["a", "first", "second", "third"]
 
     await eventually(claimed, LIMIT)
 

@@ -390,7 +390,7 @@ class _Look:
                     others.append(ticket)
                 else:
                     used.append(ticket)
-            elif job.stage is Stage.READY and domain.newest == ticket.seq:
+            elif not _is_stale(ticket, transaction):
                 others.append(ticket)
             else:
                 used.append(ticket)
@@ -411,12 +411,12 @@ def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:
 
 
 def _is_stale(ticket: Ticket, transaction: Transaction) -> bool:
-    """Whether a job's ticket tells nothing of how it stands now."""
+    """Whether something was stored of a job since its ticket. One that is newer than what is known
+    of the job must be looked at again."""
     if ticket.kind != JOB:
         return False
     domain = _domain(ticket, transaction)
-    job = domain.job
-    return job is None or job.stage is not Stage.READY or domain.newest != ticket.seq
+    return domain.job is None or domain.newest > ticket.seq
 
 
 def _domain(ticket: Ticket, transaction: Transaction) -> Domain:

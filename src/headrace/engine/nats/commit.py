@@ -257,10 +257,10 @@ class Committer:
         home = self._home
         recent = {} if any(ask.attempts for ask in group) else self._recent
         transaction = Transaction(home.js.highest, home.rules, recent)
-        for ask in group:
+        await self._load(transaction, [part for ask in group for part in ask.wanted])
+        for ask in group:  # what one wants to be read, no other tells
             if ask.know is not None and not ask.attempts:
                 ask.know(transaction)
-        await self._load(transaction, [part for ask in group for part in ask.wanted])
         run = self._run_all(group, transaction)
         while transaction.missing:
             await self._load(transaction, list(transaction.missing))
