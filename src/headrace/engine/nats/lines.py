@@ -47,14 +47,16 @@ PAUSES = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Seconds after which a consumer is asked again that was just made: on a cluster it must first find
 its leader."""
 
-EMPTY = (200, 404, 408)
+NOTHING = 404
+EMPTY = (200, NOTHING, 408)
 """There is nothing else in the line now."""
 
 LINGER = 30.0
 """Seconds for which a worker lets tickets come by themselves."""
 
 TRUST = 1.0
-"""Seconds for which lines from which tickets come by themselves are not asked for any."""
+"""Seconds for which a line that was empty, and from which tickets come by themselves, is not asked
+for any."""
 
 SOON = 16
 """The most tickets that come by themselves to a worker that found nothing, and the most of jobs
@@ -92,6 +94,8 @@ class _Draw:
         self._home, self._consumer, self._late = home, consumer, late
         self.seen = 0
         """The highest sequence of all that came."""
+        self.bare_at = -TRUST
+        """When there was nothing more in the line, as far as is known."""
         self._puller: Puller | None = None
         self._got: list[Ticket] = []
         self._wanted = 0
@@ -131,6 +135,7 @@ class _Draw:
     def _deliver(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
         ticket = read_ticket(subject, reply, payload)
         self.seen = max(self.seen, ticket.seq)
+        self.bare_at = -TRUST if ticket.pending else asyncio.get_running_loop().time()
         self._home.js.saw(ticket.seq)
         if self._done is None:
             self._late(ticket)
@@ -140,6 +145,8 @@ class _Draw:
             self._done.set_result(200)
 
     def _empty(self, status: int) -> None:
+        if status == NOTHING:
+            self.bare_at = asyncio.get_running_loop().time()
         if self._done and not self._done.done():
             self._done.set_result(status)
 
@@ -157,7 +164,6 @@ class Line:
         self._home, self.place = home, place
         self._names: list[str] = []
         self._read_at = -FRESH
-        self._asked_at = -TRUST
         self._draws: dict[str, _Draw] = {}
         self._lock = asyncio.Lock()
         self._wrote: dict[str, int] = {}
@@ -203,11 +209,8 @@ class Line:
                 names = [name for name in names if name == DUE]
             found = self._with_kept(want)
             held = Counter(ticket.line for ticket in found)
-            now = asyncio.get_running_loop().time()
-            if not paused and (found or now - self._asked_at < TRUST):
-                names = [name for name in names if not self._lingers(name)]
-            else:
-                self._asked_at = now
+            if not paused:
+                names = [name for name in names if not self._needs_no_look(name, held[name], want)]
             drawn = await asyncio.gather(
                 *(self._draw(name, want, held[name]) for name in names), return_exceptions=True
             )
@@ -237,11 +240,19 @@ class Line:
                 tickets.append(self.kept.pop(ticket.reply))
         return tickets
 
-    def _lingers(self, name: str) -> bool:
-        """Whether a line hands out what it has without being asked, and what this session has put
-        into it came that way."""
-        draw = self._draws.get(name)
-        return draw is not None and draw.lingers and draw.seen >= self._wrote.get(name, 0)
+    def _needs_no_look(self, name: str, held: int, want: int) -> bool:
+        """Whether enough of a line is there, or it was empty just now and hands out by itself what
+        comes; what this session has put into it, or given back, must have come that way."""
+        if held >= want and name not in (EARLY, DUE):
+            return True
+        draw, now = self._draws.get(name), asyncio.get_running_loop().time()
+        return (
+            draw is not None
+            and draw.lingers
+            and now - draw.bare_at < TRUST
+            and draw.seen >= self._wrote.get(name, 0)
+            and now > self._back.get(name, 0.0)
+        )
 
     async def _draw(self, name: str, want: int, held: int) -> tuple[list[Ticket], bool]:
         """What is there beside the tickets that are `held`, and whether there may be more."""
