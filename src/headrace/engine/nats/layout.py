@@ -72,14 +72,6 @@ class Layout:
         """Where the messages of a job are, without their last tokens."""
         return f"{self.namespace}.jobs.{spec.service}.{spec.type}.{spec.id}.".encode()
 
-    def guarded(self, spec: NewJob, replicated: bool) -> bytes:
-        """The filter that guards a job which is there.
-
-        A literal one is cheaper than one with wildcards. But a replicated stream sees what others
-        have on its way only if they name the very same filter, and not all of them can name this.
-        """
-        return self.domain(spec.id) if replicated else self.prefix(spec) + b">"
-
     def happening(self, job: Job, event: str, alone: bool = True) -> bytes:
         """Where a job's newest message goes; where it says that the job can start, the line of
         its queue reads it. One that is not `alone` has dependents."""

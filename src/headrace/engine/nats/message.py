@@ -465,7 +465,9 @@ def _plainly(
             max_tries=job.max_tries,
             payload=payload,
             result=result,
-            concurrency=_concurrency(private.slot, job.event, job.updated_at, worker),
+            concurrency=_concurrency(private.slot, job.event, job.updated_at, worker)
+            if private.slot
+            else None,
             timestamp=rfc3339(job.updated_at),
             headrace=private,
         )

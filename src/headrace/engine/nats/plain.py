@@ -128,9 +128,15 @@ _GUARD = b"Nats-Expected-Last-Subject-Sequence: "
 _SUBJECT = b"\r\nNats-Expected-Last-Subject-Sequence-Subject: "
 
 
-def guard(home: Home, job: Job, last: int) -> bytes:
-    """The headers of a message about a job that is there."""
-    return _headers(job.spec, home.layout.guarded(job.spec, home.replicated), last)
+def guarded(home: Home, spec: NewJob, event: str, body: bytes, last: int) -> Pending:
+    """A message about a job that is there, and to which nothing happened since `last`.
+
+    A literal filter is cheaper than one with wildcards. But a replicated stream sees what others
+    have on its way only if they name the very same filter, and not all of them can name this.
+    """
+    layout, prefix = home.layout, home.layout.prefix(spec)
+    filter = layout.domain(spec.id) if home.replicated else prefix + b">"
+    return Pending(prefix + event.encode(), body, _headers(spec, filter, last))
 
 
 def _headers(spec: NewJob, filter: bytes, last: int) -> bytes:
@@ -178,6 +184,7 @@ async def stored(
     whose answer is lost is sent again, with the same guard, if it is to be repeated."""
     timer = asyncio.get_running_loop().call_later(PROMPT, _give_up, sent)
     found: list[Stored] = []
+    highest = 0
     try:
         for one in sent:
             try:
@@ -186,10 +193,11 @@ async def stored(
                 found.append(await _sent_again(home, one, error, repeat))
             else:
                 found.append(Stored(seq))
-                home.js.saw(seq)
+                highest = max(highest, seq)
     except HeadraceError as error:
         return found, error
     finally:
+        home.js.saw(highest)
         timer.cancel()
         for _, answer in sent[len(found) :]:
             answer.add_done_callback(_seen)
@@ -288,16 +296,14 @@ async def start(
     if not chosen:
         return []
     reach(home, "before_commit")
-    layout = home.layout
     timer = _watch(home, request, [job.id for _, job in chosen])
     jobs: list[Job] = []
     sent: list[Sent] = []
     for ticket, job in chosen:
         started = begun(job, request, PROVISIONAL)
         body = message.started(started, job.state)
-        subject = layout.prefix(job.spec) + b"started"
         jobs.append(started)
-        sent.append(send(home, Pending(subject, body, guard(home, job, ticket.seq))))
+        sent.append(send(home, guarded(home, job.spec, started.event, body, ticket.seq)))
     found = await _started(home, timer, jobs, sent, lost)
     reach(home, "after_commit")
     home.forget(*(job.id for job in jobs))
@@ -413,8 +419,7 @@ class Ending:
 
     def _send(self, held: Held, job: Job) -> Sent:
         body = message.completed(job, held.job.worker)
-        subject = self._home.layout.prefix(job.spec) + job.event.encode()
-        return send(self._home, Pending(subject, body, guard(self._home, job, held.last)))
+        return send(self._home, guarded(self._home, job.spec, job.event, body, held.last))
 
     @property
     def asked(self) -> bool:
