@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.nats import NatsEngine
+from headrace.engine.nats import NatsEngine, keyed
 from headrace.testing.conformance.bench import Bench
 from headrace.testing.nats import NatsServer
 from tests.nats.real import RealBench
@@ -33,3 +33,9 @@ async def bench(plain_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench
 def real(bench: Bench) -> RealBench:
     """By the machine's clock."""
     return RealBench(bench.engine)
+
+
+@pytest.fixture
+def nobody_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every job of a key goes by way of the key's record, as those do that have to wait."""
+    monkeypatch.setattr(keyed, "SURE", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.core.queue import QueueSettings, Retention
 from headrace.core.states import State
 from headrace.engine.nats import NatsEngine
 from headrace.testing.conformance.bench import Bench, key
@@ -44,3 +45,15 @@ async def test_better_priority_among_the_noted_runs_first(bench: Bench) -> None:
     await bench.engine.insert([[bench.new(f"j{n:04}", key=K)] for n in range(600)], bench.now)
     await bench.add("urgent", key=K, priority=0)
     assert [(await bench.run()).id for _ in range(2)] == ["urgent", "j0000"]
+
+
+async def test_jobs_that_were_pruned_do_not_hide_those_that_are_noted(bench: Bench) -> None:
+    await bench.engine.insert([[bench.new(f"a{n:04}", key=K)] for n in range(300)], bench.now)
+    for n in range(300):
+        await bench.cancel(await bench.job(f"a{n:04}"))
+    bench.tick(60_000)
+    await bench.set_queue(QueueSettings(retention={State.CANCELLED: Retention(age=1_000)}))
+    assert await bench.prune() == 300
+    await bench.engine.insert([[bench.new(f"b{n:04}", key=K)] for n in range(400)], bench.now)
+    ran = [(await bench.run()).id for _ in range(400)]
+    assert ran == [f"b{n:04}" for n in range(400)]

@@ -18,6 +18,8 @@ from headrace.testing.conformance.bench import Bench, key, raw
 from headrace.testing.nats import NatsServer
 from tests.nats.real import RealBench, session_of
 
+pytestmark = pytest.mark.usefixtures("nobody_sure")
+
 MOST = 64 * 1024
 HUGE = "x" * MOST
 

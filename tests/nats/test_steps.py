@@ -23,7 +23,7 @@ from headrace.testing.nats import NatsServer
 from tests.nats.real import RealBench, session_of
 from tests.support import eventually
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("nobody_sure")]
 
 LIMIT = 10.0
 """Seconds that a step may take; far more than it does."""

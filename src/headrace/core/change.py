@@ -223,7 +223,7 @@ def completed(job: Job, write: Write, version: int) -> Job:
     )
 
 
-def only_completes(write: Write) -> bool:
+def completes_plainly(write: Write) -> bool:
     """Whether `completed` tells all that the write does."""
     return write.event is EventType.COMPLETED and not (write.logs or write.error or write.discards)
 

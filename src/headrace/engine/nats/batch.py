@@ -39,6 +39,9 @@ ROLLUP = b"Nats-Rollup: sub\r\n"
 
 _PASSING = b"Nats-TTL: 1s\r\n"
 
+_FORGOTTEN = b"Nats-TTL: 1m\r\n"
+"""A record that says no more than none at all: the server need not keep it."""
+
 
 class Component(Struct):
     """Operations that share parts: they are stored together or not at all."""
@@ -151,6 +154,7 @@ class Batch:
                 error=draft.error,
                 clears=draft.clears,
                 told=draft.told,
+                sure=draft.sure,
                 kind=draft.kind,
             )
             if job
@@ -194,9 +198,9 @@ class Batch:
             case "job":
                 self._add_edges(part, value)
             case "key":
-                self._add_record(part, self._key_written(value))
+                self._add_record(part, self._key_written(value), value.empty)
             case "dedup" | "tally" | "floor":
-                self._add_record(part, msgspec.json.encode(value))
+                self._add_record(part, msgspec.json.encode(value), value is None)
             case _:
                 raise AssertionError(part)
 
@@ -210,8 +214,8 @@ class Batch:
         }
         return msgspec.json.encode(replace(record, members=members))
 
-    def _add_record(self, part: Part, payload: bytes) -> None:
-        self._store(self._guard(part), payload, part, ROLLUP)
+    def _add_record(self, part: Part, payload: bytes, empty: bool) -> None:
+        self._store(self._guard(part), payload, part, ROLLUP + _FORGOTTEN * empty)
 
     def _add_edges(self, part: Part, now: Domain) -> None:
         known = self._transaction.known.get(part)

@@ -24,7 +24,7 @@ from headrace.engine.nats.claiming import Settling
 from headrace.engine.nats.commit import Fault, punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.location import Location, locate
-from headrace.engine.nats.parts import KeyRecord, Part, job_part, key_part
+from headrace.engine.nats.parts import Part, job_part, key_part
 from headrace.engine.nats.server import EmbeddedServer
 from headrace.engine.nats.session import Session
 from headrace.engine.nats.transaction import Transaction, replace
@@ -283,10 +283,12 @@ class NatsEngine:
     async def key(self, service: str, hash: str) -> KeyStatus | None:
         session = await self._session()
         transaction = Transaction(0, session.rules)
-        part = Part("key", hash, service)
         with translated("reading a key"):
-            await session.loader.load(transaction, [part])
-            record: KeyRecord = transaction.known[part].value
+            record = transaction.key_record(service, hash)
+            while transaction.missing:
+                await session.loader.load(transaction, transaction.missing)
+                transaction.missing.clear()
+                record = transaction.key_record(service, hash)
             members = sorted(record.members.items(), key=lambda item: item[1].place)
             shown = [id for id, member in members if member.active]
             waiting = [id for id, member in members if not member.active][:SHOWN]
@@ -344,7 +346,11 @@ def _envelope(new: NewJob) -> int:
 def _inserting(
     group: Sequence[NewJob], now: int
 ) -> Callable[[Ledger, Transaction], tuple[Verdict, ...]]:
-    return lambda ledger, _: ledger.insert(group, now)
+    def work(ledger: Ledger, transaction: Transaction) -> tuple[Verdict, ...]:
+        transaction.expect(group)
+        return ledger.insert(group, now)
+
+    return work
 
 
 def _settling(session: Session, changes: Sequence[Change]) -> Settling:

@@ -102,6 +102,8 @@ class Private(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, r
     """Errors and logs of earlier messages are forgotten."""
     told: bool = False
     """There are errors or logs to be found."""
+    sure: bool = False
+    """Whether a new job may start and end without a word in the record of its key."""
 
 
 class WireContext(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
@@ -311,6 +313,7 @@ def written(
     error: TryError | None = None,
     clears: bool = False,
     told: bool = False,
+    sure: bool = False,
     kind: str = layout.PLACED,
 ) -> bytes:
     """The message of a batch: how the job stands, and the event if something happened. `distance`
@@ -355,7 +358,7 @@ def written(
             concurrency=_concurrency(event.slot, event.event, event.at, event.worker),
             queue_policy=wire_policy(event.policy) if event.policy else None,
             timestamp=rfc3339(event.at),
-            headrace=_private(job, distance, event, error, clears, told),
+            headrace=_private(job, distance, event, error, clears, told, sure),
         )
     )
 
@@ -481,6 +484,7 @@ def _private(
     error: TryError | None = None,
     clears: bool = False,
     told: bool = False,
+    sure: bool = False,
 ) -> Private:
     happened = event.event if event else None
     slot = event.slot if event else None
@@ -518,6 +522,7 @@ def _private(
         failed=error,
         clears=clears,
         told=told,
+        sure=sure,
     )
 
 

@@ -61,6 +61,8 @@ class Member(Struct, frozen=True, gc=False, array_like=True, omit_defaults=True)
     stage: Stage = Stage.NONE
     active: bool = False
     lifo: bool = False
+    sure: int = 0
+    """How many of its key may run, where it starts and ends without a word in the record."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -82,6 +84,29 @@ class KeyRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     """Up to where the notes of each priority were read."""
     horizon: tuple[int, int] | None = None
     """The place from which on jobs are noted."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says no more than none at all."""
+        return not self.members and self.row == KeyRow() and self.beyond <= 0
+
+    @property
+    def sure(self) -> list[str]:
+        return [job_id for job_id, member in self.members.items() if member.sure]
+
+    def has_room(self, more: int = 0, limit: int | None = None) -> bool:
+        """Whether all that stand ready or run, as far as this tells, and so many `more` with this
+        limit may run at the same time, so that none has to wait."""
+        members = self.members.values()
+        limits = [member.sure for member in members if member.sure]
+        if limit is not None:
+            limits.append(limit)
+        standing = sum(member.active or member.stage is Stage.READY for member in members)
+        return (
+            self.beyond <= 0
+            and not any(member.stage is Stage.PARKED for member in members)
+            and standing + more <= min(limits, default=standing)
+        )
 
 
 class Note(NamedTuple):
@@ -125,6 +150,8 @@ class Draft(Struct, frozen=True, gc=False):
     error: TryError | None = None
     clears: bool = False
     told: bool = False
+    sure: bool = False
+    """Whether the job is sure of the slot of its key."""
     body: bytes | None = None
     """The message itself, where it is spelled out already."""
 

@@ -15,7 +15,14 @@ import msgspec
 
 from headrace.core import admission
 from headrace.core.admission import Outcome, Verdict
-from headrace.core.change import Answer, Applied, Change, choose, completed
+from headrace.core.change import (
+    Answer,
+    Applied,
+    Change,
+    choose,
+    completed,
+    completes_plainly,
+)
 from headrace.core.claims import ClaimRequest, begun
 from headrace.core.errors import EngineUnavailable, HeadraceError
 from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
@@ -279,7 +286,9 @@ def startable(ticket: Ticket, now: int) -> Job | None:
     letter = message.read(ticket.seq, ticket.payload)
     job = letter.job(letter.spec())
     spec = job.spec
-    if spec.key or spec.dedup or job.expires_at is not None or job.run_at > now:
+    if spec.key and not letter.private.sure:
+        return None
+    if spec.dedup or job.expires_at is not None or job.run_at > now:
         return None
     return job
 
@@ -389,8 +398,8 @@ def endable(home: Home, changes: Sequence[Change]) -> list[End] | None:
     ends: dict[str, End] = {}
     for change in changes:
         held = home.held.get(change.job.spec.id)
-        write = choose(change, held.job) if held and change.only_completes else None
-        if held is None or write is None:
+        write = choose(change, held.job) if held else None
+        if held is None or write is None or not completes_plainly(write):
             return None
         ends[held.job.spec.id] = End(change, held, completed(held.job, write, PROVISIONAL))
     queues = {(end.job.spec.service, end.job.queue) for end in ends.values()}

@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from headrace.core.admission import Holder
-from headrace.core.change import Answer, Applied, Change, choose, completed, only_completes
+from headrace.core.change import Answer, Applied, Change, choose, completed, completes_plainly
 from headrace.core.claims import ClaimRequest, begun
 from headrace.core.edges import EdgeState
 from headrace.core.model import Job, LogEntry, Stage, TryError
@@ -21,13 +21,12 @@ from headrace.core.queue import DEFAULTS, QueueSettings
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.nats import layout as names
 from headrace.engine.nats import message
+from headrace.engine.nats.keyed import KeyedWorkspace
 from headrace.engine.nats.parts import (
-    MEMBERS,
     Domain,
     Draft,
     KeyRecord,
     Known,
-    Note,
     Part,
     Rules,
     Tally,
@@ -37,7 +36,6 @@ from headrace.engine.nats.parts import (
     lease_timer,
     member_of,
 )
-from headrace.engine.nats.workspace import Workspace
 from headrace.engine.records import Edge, Happening, KeyRow
 
 replace = msgspec.structs.replace
@@ -75,7 +73,7 @@ def _ends_alone(domain: Domain, record: KeyRecord | None) -> bool:
 ReadRules = Callable[[str, str], Rules | None]
 
 
-class Transaction(Workspace):
+class Transaction(KeyedWorkspace):
     """`Records` over a workspace."""
 
     def __init__(
@@ -86,9 +84,6 @@ class Transaction(Workspace):
         self._rules: dict[tuple[str, str], Rules] = {}
 
     # Jobs
-
-    def job(self, job_id: str) -> Job | None:
-        return self._domain(job_id).job
 
     def current(self, snapshot: Job) -> Job | None:
         return self.job(snapshot.id)
@@ -108,6 +103,8 @@ class Transaction(Workspace):
     def save(self, old: Job | None, new: Job) -> None:
         part = job_part(new.id)
         domain = self._domain(new.id)
+        if new.key and domain.job:
+            self._settle_in_key(domain.job)
         place = self._newest.get(new.id)
         told = domain.told
         if place is None or not self.drafts[place].open:
@@ -115,8 +112,7 @@ class Transaction(Workspace):
         else:
             before = self.drafts[place]
             told = before.told
-            self._undo.append((self.drafts, place, before))
-            self.drafts[place] = replace(before, job=new)
+            self._redraft(place, replace(before, job=new))
         self._set(part, replace(domain, job=new, told=told))
         self._place_in_key(domain.job, new)
         self._count(domain.job, new)
@@ -129,7 +125,7 @@ class Transaction(Workspace):
         self._add(Draft(job.id, names.REMOVED, None))
         self._set(job_part(job.id), replace(domain, job=None, told=False, parents={}))
         if job.key:
-            self._leave_key(job)
+            self._forget_in_key(job)
         self._count(domain.job, None)
 
     def renew(self, job: Job, until: int) -> Job:
@@ -196,7 +192,7 @@ class Transaction(Workspace):
             job = domain.job
             assert job
             write = choose(change, job)
-            if write is None or not only_completes(write) or not _ends_alone(domain, record):
+            if write is None or not completes_plainly(write) or not _ends_alone(domain, record):
                 break
             new = completed(job, write, self.next_seq())
             self._write_plainly(domain, record, new, message.completed(new, job.worker))
@@ -351,124 +347,6 @@ class Transaction(Workspace):
         """Entries up to here are of no more interest."""
         part = Part("floor", "")
         self._set(part, max(floor, cast(int, self._get(part))))
-
-    # Keys
-
-    def _key(self, service: str, hash: str) -> KeyRecord:
-        return cast(KeyRecord, self._get(key_part(service, hash)))
-
-    def key(self, service: str, hash: str) -> KeyRow:
-        return self._key(service, hash).row
-
-    def peek_key(self, service: str, hash: str) -> KeyRow:
-        """Likewise, where nothing depends on it."""
-        return cast(KeyRecord, self._peek(key_part(service, hash))).row
-
-    def set_key(self, service: str, hash: str, row: KeyRow) -> None:
-        self._set(key_part(service, hash), replace(self._key(service, hash), row=row))
-
-    def _place_in_key(self, old: Job | None, job: Job) -> None:
-        if job.key is None:
-            return
-        if job.state in FINAL:
-            if old is not None and old.state not in FINAL:
-                self._leave_key(job)
-            return
-        record = self._key(job.service, job.key.hash)
-        member = member_of(job)
-        if record.members.get(job.id) == member:
-            return
-        noted = old is not None and old.state not in FINAL and job.id not in record.members
-        members = record.members | {job.id: member}
-        record = replace(record, members=members, beyond=record.beyond - noted)
-        self._set_key_record(job.service, job.key.hash, record)
-
-    def _leave_key(self, job: Job) -> None:
-        assert job.key
-        record = self._key(job.service, job.key.hash)
-        if job.id in record.members:
-            members = {id: m for id, m in record.members.items() if id != job.id}
-            record = replace(record, members=members)
-        else:
-            record = replace(record, beyond=record.beyond - 1)
-        self._set_key_record(job.service, job.key.hash, record)
-
-    def _set_key_record(self, service: str, hash: str, record: KeyRecord) -> None:
-        """Keeps the record small."""
-        if len(record.members) <= MEMBERS and record.beyond <= 0:
-            self._set(key_part(service, hash), record)
-            return
-        waiting = sorted(
-            (member.place, id)
-            for id, member in record.members.items()
-            if not member.active and member.stage is not Stage.READY
-        )
-        horizon = record.horizon if record.beyond > 0 else None
-        if len(record.members) > MEMBERS and len(waiting) > MEMBERS // 2:
-            place = waiting[MEMBERS // 2][0]
-            horizon = min(horizon, place) if horizon else place
-        spilled = {id for place, id in waiting if horizon and place >= horizon}
-        for _, id in waiting:
-            if id in spilled:
-                self._note(Note(0, record.members[id].priority, id), service, hash)
-        members = {id: m for id, m in record.members.items() if id not in spilled}
-        beyond = record.beyond + len(spilled)
-        record = replace(record, members=members, beyond=beyond, horizon=horizon)
-        self._set(key_part(service, hash), record)
-
-    def _note(self, note: Note, service: str, hash: str) -> None:
-        self.notes.append((service, hash, note))
-        self.noted.append(len(self.touched) - 1)
-
-    def _take_notes(self, service: str, hash: str) -> KeyRecord:
-        """Reads on in the notes where no parked job is left in the record."""
-        while True:
-            record = self._key(service, hash)
-            if record.beyond <= 0 or any(m.stage is Stage.PARKED for m in record.members.values()):
-                return record
-            known = Part("notes", hash, f"{service} {sum(record.taken.values())}")
-            notes = cast(Sequence[Note], self._get(known))
-            if not notes:
-                return record
-            members, taken = dict(record.members), dict(record.taken)
-            beyond = record.beyond
-            for note in notes:
-                taken[note.priority] = max(note.seq, taken.get(note.priority, 0))
-                job = self.job(note.job_id)
-                fits = job and job.key and job.key.hash == hash and job.state not in FINAL
-                if job and fits and job.priority == note.priority and job.id not in members:
-                    members[job.id] = member_of(job)
-                    beyond -= 1
-            read = [members[note.job_id].place for note in notes if note.job_id in members]
-            horizon = max(read) if read and beyond > 0 else None
-            horizon = (horizon[0], horizon[1] + 1) if horizon else record.horizon
-            record = replace(record, members=members, taken=taken, beyond=beyond, horizon=horizon)
-            self._set(key_part(service, hash), record)
-
-    def ready_ahead(self, job: Job) -> int:
-        assert job.key
-        return sum(
-            other.stage is Stage.READY
-            and other.queue == job.queue
-            and other.priority <= job.priority
-            and id != job.id
-            for id, other in self._key(job.service, job.key.hash).members.items()
-        )
-
-    def parked(self, service: str, hash: str) -> list[Job]:
-        members = self._take_notes(service, hash).members
-        heads: dict[str, str] = {}
-        for id, member in sorted(members.items(), key=lambda item: item[1].place):
-            if member.stage is Stage.PARKED:
-                heads.setdefault(member.queue, id)
-        jobs = [self.job(heads[queue]) for queue in sorted(heads)]
-        # Record and jobs may be of different moments: then the guards will tell.
-        return [job for job in jobs if job and job.stage is Stage.PARKED]
-
-    def first_of_key(self, service: str, hash: str, active: bool) -> str | None:
-        members = self._key(service, hash).members
-        wanted = [(member.seq, id) for id, member in members.items() if member.active == active]
-        return min(wanted)[1] if wanted else None
 
     # Dedup keys
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from headrace.core.model import TryError
+from headrace.core.model import Job, TryError
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.parts import (
     Domain,
@@ -189,6 +189,9 @@ class Workspace:
     def _domain(self, job_id: str) -> Domain:
         return cast(Domain, self._get(job_part(job_id)))
 
+    def job(self, job_id: str) -> Job | None:
+        return self._domain(job_id).job
+
     # Drafts
 
     def next_seq(self) -> int:
@@ -199,3 +202,8 @@ class Workspace:
         self._assign(self._newest, draft.job_id, len(self.drafts))
         self.drafts.append(draft)
         self.owner.append(len(self.touched) - 1)
+
+    def _redraft(self, place: int, draft: Draft) -> None:
+        """Puts another draft in the place of one."""
+        self._undo.append((self.drafts, place, self.drafts[place]))
+        self.drafts[place] = draft
