@@ -209,12 +209,14 @@ class Line:
                 names = [name for name in names if name == DUE]
             found = self._with_kept(want)
             held = Counter(ticket.line for ticket in found)
+            more = {name for name, count in held.items() if count >= want}
             if not paused:
                 names = [name for name in names if not self._needs_no_look(name, held[name], want)]
+            if not names:
+                return found, more
             drawn = await asyncio.gather(
                 *(self._draw(name, want, held[name]) for name in names), return_exceptions=True
             )
-            more = {name for name, count in held.items() if count >= want}
             trouble: list[BaseException] = []
             for name, answer in zip(names, drawn, strict=True):
                 if isinstance(answer, BaseException):
@@ -301,15 +303,15 @@ class Line:
 
     def _came(self, ticket: Ticket) -> None:
         """A ticket came by itself; those that came with it are told of together."""
-        if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._tell)
         self._arrived.append(ticket)
-
-    def _tell(self) -> None:
-        if self._arrived:  # else a claim was quicker
-            self.hand_on(self._arrived)
-            self._arrived.clear()
+        if len(self._arrived) == 1:
             self._home.ring_here(work_topic(*self.place))
+            asyncio.get_running_loop().call_soon(self._keep)
+
+    def _keep(self) -> None:
+        """Keeps what has come, unless a claim was quicker."""
+        self.hand_on(self._arrived)
+        self._arrived.clear()
 
     # What becomes of tickets
 

@@ -189,7 +189,9 @@ async def stored(
 ) -> tuple[list[Stored], Exception | None]:
     """What became of the messages, up to the first of which that cannot be said, and why not. One
     whose answer is lost is sent again, with the same guard, if it is to be repeated."""
-    timer = asyncio.get_running_loop().call_later(PROMPT, _give_up, sent)
+    timer: asyncio.TimerHandle | None = None
+    if not all(one.answer.done() for one in sent):
+        timer = asyncio.get_running_loop().call_later(PROMPT, _give_up, sent)
     found: list[Stored] = []
     highest = 0
     try:
@@ -205,7 +207,8 @@ async def stored(
         return found, error
     finally:
         home.js.saw(highest)
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
         for _, answer in sent[len(found) :]:
             answer.add_done_callback(_seen)
     return found, None
@@ -325,8 +328,8 @@ async def _started(
 ) -> list[Job | None]:
     """The jobs that were started. Where the stream cannot be reached for long, those that are
     known to be: the others are found when their lease is over."""
-    _, unwatched = await stored(home, [timer])
     answers, trouble = await stored(home, sent, repeat=False)
+    _, unwatched = await stored(home, [timer])  # it was sent before them
     found: list[Job | None] = []
     for job, (seq, again) in zip(jobs, answers, strict=False):
         if seq is not None:

@@ -92,6 +92,8 @@ class Session:
         self._looking: asyncio.Task[None] | None = None
         self.closed = asyncio.Event()
         self._server_ahead = 0.0
+        self._topics: set[str] = set()
+        """What is to be rung."""
 
     @property
     def replicated(self) -> bool:
@@ -163,6 +165,7 @@ class Session:
         for line, ticket, _ in (*self.watch.leases.values(), *self.watch.expiries.values()):
             line.give_back([ticket])
         self._ropes.detach(self.connection)
+        self._ring()
         with contextlib.suppress(Exception):
             await self.connection.flush(1.0)
         await self.connection.close()
@@ -421,7 +424,15 @@ class Session:
         self._ropes.ring_here(topic)
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Wakes those who listen anywhere; they read what this session has stored."""
+        """Wakes those who listen anywhere; they read what this session has stored. What this turn
+        of the event loop leads to comes first: nobody here waits for others to wake up."""
+        if not self._topics:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._ring)
+        self._topics.update(topics)
+
+    def _ring(self) -> None:
+        topics, self._topics = self._topics, set()
         self._ropes.ring(topics, self.connection, self.js.highest)
 
 
