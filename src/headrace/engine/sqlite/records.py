@@ -28,6 +28,7 @@ from headrace.engine.sqlite.journal import entry_row, grave_row
 from headrace.engine.sqlite.keylines import KeyLines
 from headrace.engine.sqlite.pending import Pending, Place, grouped
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
+from headrace.engine.sqlite.schema import refuse_newer
 from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
 from headrace.engine.sqlite.sql import statement
@@ -86,7 +87,8 @@ class SqlRecords:
         """Reads where the store stands."""
         head = self.store.fetch(statement("head"))
         assert head
-        seq, settings, revision, edges = cast(tuple[int, int, int, int], head)
+        seq, settings, revision, edges, layout = cast(tuple[int, int, int, int, int], head)
+        refuse_newer(layout, self.store.path)
         self._base = (seq, revision)
         self._seq, self.revision, self._edges = seq, revision, bool(edges)
         self._settings.refresh(self.store, settings)

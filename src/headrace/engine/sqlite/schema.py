@@ -46,12 +46,18 @@ def check(store: Store, path: str) -> int:
                 " own, so give another path"
             )
         return 0
+    refuse_newer(version, path)
+    return version
+
+
+def refuse_newer(version: int, path: str) -> None:
+    """Raises where the store has a layout that is not known here. Asked in every transaction that
+    writes: a newer Headrace may migrate the store while this one has it open."""
     if version > VERSION:
         raise StoreTooNew(
             f"{path}: was written by a newer Headrace (layout {version}, this one knows"
             f" {VERSION}); upgrade Headrace here too"
         )
-    return version
 
 
 def migrate(store: Store, path: str) -> None:

@@ -40,7 +40,8 @@ FROM
 SELECT ifnull((SELECT max(seq) FROM journal), 0),
        (SELECT value FROM meta WHERE name = 'settings'),
        (SELECT value FROM meta WHERE name = 'revision'),
-       EXISTS (SELECT 1 FROM edges WHERE parent_id > '')
+       EXISTS (SELECT 1 FROM edges WHERE parent_id > ''),
+       (SELECT user_version FROM pragma_user_version)
 
 -- Jobs --------------------------------------------------------------------------------------
 

@@ -72,6 +72,10 @@ class Store:
         self.connection.set_wal_hook(committed)
 
     @property
+    def path(self) -> str:
+        return self.connection.filename
+
+    @property
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
 
