@@ -1,14 +1,9 @@
-"""Files: new, old, too new, foreign, damaged, out of reach."""
+"""Files: new, old, too new, foreign, damaged."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -98,48 +93,6 @@ async def test_missing_directory_is_named(tmp_path: Path) -> None:
 async def test_path_that_is_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="cannot be opened"):
         await SqliteEngine(tmp_path).open()
-
-
-AS_NOBODY = """
-import asyncio, os, sys
-from headrace.core.errors import StoreReadOnly
-from headrace.engine.sqlite import SqliteEngine
-
-async def main():
-    await asyncio.to_thread(lambda: None)  # imports what it needs, as long as it may
-    if os.getuid() == 0:
-        os.setuid(65534)
-    try:
-        await SqliteEngine(sys.argv[1]).open()
-    except StoreReadOnly as error:
-        print(error)
-
-asyncio.run(main())
-"""
-
-
-@pytest.fixture
-def locked() -> Iterator[Path]:
-    """A store in a directory, neither of which may be written; outside pytest's own directories,
-    which others may not even look into."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        asyncio.run(created(folder / "jobs.db"))
-        (folder / "jobs.db").chmod(0o444)
-        folder.chmod(0o555)
-        yield folder / "jobs.db"
-    finally:
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
-def test_file_that_may_only_be_read_is_refused(locked: Path) -> None:
-    command = [sys.executable, "-c", AS_NOBODY, str(locked)]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert "jobs.db" in child.stdout, child.stderr
-    assert "write permission" in child.stdout
 
 
 @pytest.mark.parametrize(

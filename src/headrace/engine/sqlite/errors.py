@@ -39,8 +39,8 @@ def translate(error: apsw.Error, path: str) -> EngineError | None:
             )
         case apsw.CantOpenError():
             return StoreReadOnly(
-                f"{path}: cannot be opened; the directory must exist and this user must be"
-                " allowed to write in it"
+                f"{path}: cannot be opened; the directory must exist, and this user must be"
+                " allowed to read and write the file and to write in the directory"
             )
         case apsw.NotADBError():
             return StoreCorrupt(f"{path}: is not a SQLite database; give another path")
