@@ -38,6 +38,8 @@ INDEXES = {
     "line_of_key": "jobs_keyed (service=? AND key=? AND stage=? AND queue=?)",
     "first_active": "jobs_keyed_oldest (service=? AND key=? AND state=?)",
     "first_queued": "jobs_keyed_oldest (service=? AND key=? AND state=?)",
+    "holders": "holders USING PRIMARY KEY (service=? AND key=?)",
+    "delete_lapsed_holders": "holders_held (held_until>? AND held_until<?)",
     "ended": "COVERING INDEX jobs_ended (service=? AND queue=? AND state=?",
     "find_key": "COVERING INDEX jobs_key (key=? AND seq<?)",
     "find_key_name": "COVERING INDEX jobs_key_name (key_name=? AND seq<?)",
