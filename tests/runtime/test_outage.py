@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import apsw
 import pytest
 
-from headrace import App, EngineUnavailable, JobContext, State
+from headrace import (
+    App,
+    EngineUnavailable,
+    JobContext,
+    JobRef,
+    Prepared,
+    State,
+    StoreBusy,
+    StoreFull,
+)
 from headrace.app.engines import engine_for
 from headrace.core.change import Change
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.engine.memory import MemoryEngine
+from headrace.engine.sqlite import SqliteEngine
 from headrace.runtime.worker import WorkerOptions
 from headrace.testing import ManualClock, running
 from tests.support import Outage, eventually, story, within
@@ -211,8 +223,6 @@ async def test_change_that_the_engine_chokes_on_does_not_take_others_along(app: 
 
 
 async def test_file_that_is_locked_by_a_stranger_is_waited_for(tmp_path: Path) -> None:
-    import apsw
-
     url = f"sqlite:{tmp_path / 'jobs.db'}?busy_timeout=0.05"
     async with App(url) as app:
         task = app.task(type="t")(lambda: "ran")
@@ -239,3 +249,91 @@ async def test_file_that_is_locked_by_a_stranger_is_waited_for(tmp_path: Path) -
         stranger.close()
         assert await ref.result(15) == "ran"
         await worker.stop()
+
+
+class TestSqliteUnderLoad:
+    """What takes a file away for real, while jobs come, run and end."""
+
+    @pytest.fixture
+    async def load(self, tmp_path: Path) -> AsyncIterator[Load]:
+        async with App(f"sqlite:{tmp_path / 'jobs.db'}?busy_timeout=0.05") as app:
+            load = Load(app)
+            async with running(app, concurrency=10):
+                load.producing = asyncio.create_task(load.produce())
+                yield load
+
+    async def test_every_job_runs_once_though_a_stranger_locks_the_file_again_and_again(
+        self, load: Load, tmp_path: Path
+    ) -> None:
+        stranger = apsw.Connection(str(tmp_path / "jobs.db"))
+        stranger.set_busy_timeout(10_000)
+        for goal in (30, 100, 200):
+            await eventually(lambda goal=goal: len(load.ran) >= goal)
+            stranger.execute("BEGIN IMMEDIATE")
+            await load.told(StoreBusy)
+            stranger.execute("ROLLBACK")
+        stranger.close()
+        await load.check()
+
+    async def test_every_job_runs_once_though_the_disk_is_full_for_a_while(
+        self, load: Load
+    ) -> None:
+        engine = await load.app.engine()
+        assert isinstance(engine, SqliteEngine)
+        writer = engine._home.session().writer  # pyright: ignore[reportPrivateUsage]
+        assert writer._store is not None  # pyright: ignore[reportPrivateUsage]
+        disk = writer._store  # pyright: ignore[reportPrivateUsage]
+        for goal in (30, 150):
+            await eventually(lambda goal=goal: len(load.ran) >= goal)
+            disk.execute("PRAGMA max_page_count = 1")
+            await load.told(StoreFull)
+            disk.execute("PRAGMA max_page_count = 1000000")
+        await load.check()
+
+
+class Load:
+    """A producer that tries again, and what its jobs did."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.ran: Counter[int] = Counter()
+        self.errors: list[type[EngineUnavailable]] = []
+        self.refs: list[JobRef[int]] = []
+        self.enough = False
+        self.producing: asyncio.Task[None] | None = None
+
+        @app.task
+        async def work(n: int, padding: str) -> int:
+            self.ran[n] += 1
+            await asyncio.sleep(0)
+            return n
+
+        self._work = work
+
+    async def produce(self) -> None:
+        while not self.enough:
+            prepared = self._work.prepare(len(self.refs), "x" * 3000)
+            while (ref := await self._accepted(prepared)) is None:
+                continue
+            self.refs.append(ref)
+
+    async def _accepted(self, prepared: Prepared[int]) -> JobRef[int] | None:
+        try:
+            return (await self.app.enqueue_many([prepared]))[0].ref
+        except EngineUnavailable as error:
+            self.errors.append(type(error))
+            return None
+
+    async def told(self, error: type[EngineUnavailable]) -> None:
+        """Returns when the producer was refused with this error once more."""
+        before = self.errors.count(error)
+        await eventually(lambda: self.errors.count(error) > before)
+
+    async def check(self) -> None:
+        """Every job that was taken has run once."""
+        assert self.producing
+        self.enough = True
+        await within(self.producing)
+        count = len(self.refs)
+        assert [await ref.result(15) for ref in self.refs] == list(range(count))
+        assert self.ran == Counter(range(count))
