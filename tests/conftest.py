@@ -48,6 +48,16 @@ def nats_server() -> Iterator[NatsServer]:
 @pytest.fixture(params=["memory", "sqlite", "nats"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty store."""
+    return _empty_store(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "nats"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store that other processes can open too."""
+    return _empty_store(request, tmp_path)
+
+
+def _empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":
             return "memory:"

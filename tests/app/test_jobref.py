@@ -98,15 +98,14 @@ class TestResult:
         assert repr(ref) == f"JobRef({ref.id!r})"
         assert ref != "x"
 
-    async def test_ref_works_in_another_process(self, tmp_path) -> None:
-        url = f"sqlite:{tmp_path / 'jobs.db'}"
-        async with App(url) as app:
+    async def test_ref_works_in_another_process(self, shared_url: str) -> None:
+        async with App(shared_url) as app:
             ref = await app.task(type="t")(lambda: {"a": [1]}).enqueue()
             await run_until_idle(app)
             code = (
                 "import asyncio, headrace\n"
                 "async def main():\n"
-                f"    async with headrace.App({url!r}) as app:\n"
+                f"    async with headrace.App({shared_url!r}) as app:\n"
                 f"        print(await app.job({ref.id!r}).result(5))\n"
                 "asyncio.run(main())"
             )

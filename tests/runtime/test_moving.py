@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -262,11 +261,10 @@ class TestDetached:
         assert [job.state async for job in timed.find()] == [State.COMPLETED] * 5
 
     async def test_another_process_completes_it_after_the_worker_is_gone(
-        self, tmp_path: Path
+        self, shared_url: str
     ) -> None:
-        url = f"sqlite:{tmp_path / 'jobs.db'}"
         tokens: list[str] = []
-        async with App(url) as app:
+        async with App(shared_url) as app:
 
             @app.task
             async def outside(ctx: JobContext) -> Detached:
@@ -279,7 +277,7 @@ class TestDetached:
         code = (
             "import headrace, asyncio\n"
             "async def main():\n"
-            f"    async with headrace.App({url!r}) as app:\n"
+            f"    async with headrace.App({shared_url!r}) as app:\n"
             f"        await app.detached({tokens[0]!r}).complete('from afar')\n"
             "asyncio.run(main())"
         )
@@ -287,5 +285,5 @@ class TestDetached:
             subprocess.run, [sys.executable, "-c", code], capture_output=True, timeout=30
         )
         assert answer.returncode == 0, answer.stderr.decode()
-        async with App(url) as app:
+        async with App(shared_url) as app:
             assert await app.job(ref.id).result() == "from afar"
