@@ -42,6 +42,24 @@ class TestWhy:
         assert reason == "no worker serves queue 'default'; start one"
 
     async def test_ready_for_a_worker(self, timed: App, work) -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        @timed.task
+        async def hold() -> None:
+            entered.set()
+            await leave.wait()
+
+        async with running(timed, concurrency=1):
+            await hold.enqueue()
+            await within(entered.wait())
+            ref = await work.enqueue()
+            await eventually(timed.workers)
+            ready = "it is ready, and will start as soon as a worker has a free slot"
+            assert await ref.why() == [ready]
+            leave.set()
+            await ref.wait(10)
+
+    async def test_paused_queue(self, timed: App, work) -> None:
         async with running(timed, queues="default"):
             await eventually(timed.workers)
             await timed.queue("default").pause()

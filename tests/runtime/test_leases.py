@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from headrace import App, JobContext, Snooze, State, Terminate
 from headrace.app.workers import rounds
+from headrace.core.claims import Lease, Renewal
+from headrace.engine.protocol import Engine
 from headrace.runtime.worker import Worker, WorkerOptions
 from headrace.testing import ManualClock, run_until_idle, running
 from tests.support import eventually, story, within
@@ -78,6 +81,31 @@ class TestKeeping:
         await worker.stop()
         assert sum(rescued) == 0
         assert (await ref.get()).tries == 1
+
+    async def test_all_leases_of_a_worker_are_renewed_in_one_go(
+        self, app: App, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entered, leave, renewed = asyncio.Semaphore(0), asyncio.Event(), list[int]()
+        engine = type(await app.engine())
+        extend = engine.extend
+
+        async def noting(self: Engine, leases: Sequence[Lease], until: int) -> list[Renewal]:
+            renewed.append(len(leases))
+            return await extend(self, leases, until)
+
+        @app.task
+        async def hold() -> None:
+            entered.release()
+            await leave.wait()
+
+        async with running(app, concurrency=20) as worker:
+            await app.enqueue_many(hold.prepare() for _ in range(20))
+            for _ in range(20):
+                await within(entered.acquire())
+            monkeypatch.setattr(engine, "extend", noting)
+            await worker.renew_leases()
+            assert set(renewed) == {20}
+            leave.set()
 
     async def test_worker_s_identity_is_fresh_at_every_start(self, app: App) -> None:
         assert app.worker().id != app.worker().id

@@ -7,6 +7,8 @@ import os
 from importlib.metadata import version
 
 from headrace import App
+from headrace.app.workers import rounds
+from headrace.runtime.presence import gone
 from headrace.runtime.worker import WorkerOptions
 from headrace.testing import ManualClock, running
 from tests.support import eventually, within
@@ -50,6 +52,31 @@ async def test_worker_that_is_not_heard_of_fades(timed: App, clock: ManualClock)
     clock.advance(1)
     assert await timed.workers() == []
     await worker.stop()
+
+
+async def test_job_stays_with_its_owner_though_nothing_is_heard_of_the_worker(
+    timed: App, clock: ManualClock
+) -> None:
+    """Presence decides nothing: the lease does."""
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @timed.task
+    async def hold() -> str:
+        entered.set()
+        await leave.wait()
+        return "kept"
+
+    async with running(timed) as worker:
+        ref = await hold.enqueue()
+        await within(entered.wait())
+        engine = await timed.engine()
+        await eventually(timed.workers)
+        await engine.put([gone(worker.id)], clock.now())
+        assert await timed.workers() == []
+        assert await rounds(timed, worker).once() == 0
+        leave.set()
+        assert await ref.result(10) == "kept"
+    assert (await ref.get()).tries == 1
 
 
 async def test_workers_of_all_services_are_seen(timed: App) -> None:

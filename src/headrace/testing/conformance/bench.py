@@ -262,7 +262,7 @@ class Bench:
     async def prune(self, journal_before: int = 0, limit: int = 500) -> int:
         """Deletes what retention lets go, as upkeep does."""
         places = {(c.service, c.queue) for c in await self.engine.count()}
-        settings = {place: await self.settings(place[1]) for place in places}
+        settings = {place: await self.settings(place[1], place[0]) for place in places}
         order = Prune(
             now=self.now,
             cutoffs=tuple(cutoffs(settings, self.now)),
@@ -277,10 +277,11 @@ class Bench:
         body = msgspec.Raw(msgspec.json.encode(settings))
         assert (await self.engine.put([Put(QUEUE_KIND, name, body)], self.now))[0] is not None
 
-    async def settings(self, queue: str = "q") -> QueueSettings:
+    async def settings(self, queue: str = "q", service: str | None = None) -> QueueSettings:
         """The settings of a queue as they are stored."""
+        name = queue_document(service or self.service, queue)
         for document in await self.engine.scan(QUEUE_KIND, self.now):
-            if document.name == queue_document(self.service, queue):
+            if document.name == name:
                 return decode(document.body)
         return DEFAULTS
 

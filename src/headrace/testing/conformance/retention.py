@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core import actions
 from headrace.core.model import Dedup, DedupMode, OnLost, OnParentFailure, Parent
-from headrace.core.outcome import Problem, Terminated
+from headrace.core.outcome import Moved, Problem, Terminated
 from headrace.core.queue import DAY, QueueSettings, Retention
 from headrace.core.retention import SEEN
 from headrace.core.states import FINAL, State
@@ -104,6 +104,47 @@ class Retaining:
         bench.tick(1)
         assert await bench.prune() == 1
         assert (await bench.exists("dead"), await bench.exists("elsewhere")) == (True, False)
+
+    async def test_rule_of_one_service_leaves_another_s_queue_of_that_name_alone(
+        self, bench: Bench
+    ) -> None:
+        await keep(bench, State.COMPLETED, 0)
+        await completed(bench, "a")
+        bench.service = "other"
+        await completed(bench, "b", "c")
+        await keep(bench, State.COMPLETED, None, 1)
+        bench.tick(SEEN)
+        assert await bench.prune() == 2
+        assert [await bench.exists(id) for id in "abc"] == [False, False, True]
+
+    async def test_moved_job_is_kept_by_the_rule_of_its_last_queue(self, bench: Bench) -> None:
+        await keep(bench, State.COMPLETED, 0)
+        await bench.add("a")
+        await bench.settle(await bench.start(), Moved("q2"))
+        await bench.run("q2")
+        await completed(bench, "b")
+        bench.tick(SEEN)
+        assert await bench.prune() == 1
+        assert (await bench.exists("a"), await bench.exists("b")) == (True, False)
+
+    async def test_shorter_rule_holds_for_jobs_that_have_ended_before(self, bench: Bench) -> None:
+        await completed(bench, "a", "b", "c")
+        bench.tick(SEEN)
+        assert await bench.prune() == 0
+        await keep(bench, State.COMPLETED, None, 1)
+        assert await bench.prune() == 2
+        assert [await bench.exists(id) for id in "abc"] == [False, False, True]
+
+    async def test_of_jobs_that_ended_in_one_moment_exactly_as_many_as_asked_are_kept(
+        self, bench: Bench
+    ) -> None:
+        await keep(bench, State.CANCELLED, None, 2)
+        for id in "abcde":
+            await bench.cancel(await bench.add(id))
+        bench.tick(SEEN)
+        assert await bench.prune() == 3
+        assert sum([await bench.exists(id) for id in "abcde"]) == 2
+        assert await bench.prune() == 0
 
     @pytest.mark.parametrize("rule", [Retention(age=0), Retention(count=0)], ids=["age", "count"])
     async def test_every_end_that_is_not_kept_is_seen_and_then_gone(
