@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from headrace.core.errors import (
+    EngineError,
     EngineUnavailable,
     InvalidValue,
     StoreCorrupt,
@@ -83,6 +84,38 @@ async def test_damaged_file_is_reported(path: Path) -> None:
 
     with pytest.raises(StoreCorrupt, match=r"jobs\.db"):
         await SqliteEngine(path).open()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_nothing_is_confirmed_once_the_file_was_deleted(path: Path, direct: bool) -> None:
+    engine = SqliteEngine(path, direct=direct)
+    await engine.open()
+    await Bench(engine).add("a")
+    for each in path.parent.iterdir():
+        each.unlink()
+
+    with pytest.raises(EngineError, match=r"jobs\.db: the file was deleted or replaced"):
+        await Bench(engine).add("b")
+
+    await engine.close()
+    assert list(path.parent.iterdir()) == []
+
+
+async def test_nothing_is_confirmed_once_a_backup_took_the_file_s_place(path: Path) -> None:
+    await created(path)
+    backup = path.with_name("backup.db")
+    store = apsw.Connection(str(path))
+    store.execute("VACUUM INTO ?", (str(backup),))
+    store.close()
+    engine = SqliteEngine(path)
+    await engine.open()
+    await Bench(engine).add("a")
+    backup.replace(path)
+
+    with pytest.raises(EngineError, match="start this program again"):
+        await Bench(engine).add("b")
+
+    await engine.close()
 
 
 async def test_missing_directory_is_named(tmp_path: Path) -> None:

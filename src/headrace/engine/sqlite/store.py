@@ -7,6 +7,7 @@ The one module that touches apsw's calls, whose stubs do not name their types on
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ class Store:
         self.log_pages = 0
         """How long the write-ahead log is, where `watch_log` was called."""
         self._patience: float | None = None
+        self._file = _file_at(connection.filename)
 
     def wait_for_locks(self, seconds: float) -> None:
         """How long to wait while another program holds a lock."""
@@ -74,6 +76,12 @@ class Store:
     @property
     def path(self) -> str:
         return self.connection.filename
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the path leads to another file by now, or to none: SQLite goes on writing to the
+        one that it has open, and what it confirms is lost."""
+        return _file_at(self.path) not in (self._file, _UNKNOWN)
 
     @property
     def in_transaction(self) -> bool:
@@ -110,6 +118,20 @@ class Store:
             self.connection.execute(sql, some)
             changed += self.connection.changes()
         return changed
+
+
+_UNKNOWN = (-1, -1)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file a path leads to."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return _UNKNOWN
+    return found.st_dev, found.st_ino
 
 
 _CACHED_STATEMENTS = 300

@@ -176,6 +176,11 @@ class Writer:
         run: Callable[[Store, list[Ask[Work]]], _Done],
     ) -> _Done:
         store = self._connected()
+        if store.displaced:
+            raise EngineError(
+                f"{store.path}: the file was deleted or replaced while it was open, and what is"
+                " written into it would be lost; start this program again"
+            )
         self._reach("begin")
         try:
             begin(store)
