@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.core.errors import EngineUnavailable
+from headrace.core.errors import EngineUnavailable, StoreReadOnly
 from headrace.engine.nats import server as module
 from headrace.engine.nats.server import EmbeddedServer, server_binary
 from headrace.engine.nats.wire.connection import Connection
@@ -223,6 +223,13 @@ async def test_store_that_cannot_be_used_is_said_with_the_log(tmp_path: Path) ->
     with pytest.raises(EngineUnavailable, match=r"server\.log"):
         await server.start()
     assert servers(tmp_path) == []
+
+
+async def test_folder_that_cannot_be_used_is_said_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreReadOnly, match=r"file.*that this user may write in"):
+            await EmbeddedServer(path).start()
 
 
 def test_missing_binary_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +19,7 @@ from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.parts import Domain, Draft, KeyRecord, Known, Part, Timer, job_part
-from headrace.engine.nats.tickets import DUE, Place, line_of
+from headrace.engine.nats.tickets import DUE, RUN, Place, line_of
 from headrace.engine.nats.transaction import Transaction, replace
 from headrace.engine.nats.wire.jetstream import Pending
 
@@ -31,6 +31,10 @@ CHUNK = 200
 REST = 2000
 """Milliseconds after which somebody else goes on with what was left unfinished."""
 
+AHEAD = 300
+"""Milliseconds by which a worker is told of a job before it is due: the server's timers fire up to
+a quarter of a second late."""
+
 _LAST = 253_402_300_799_999
 """The end of the year 9999, which is as far as times are spelled."""
 
@@ -41,6 +45,16 @@ _PASSING = b"Nats-TTL: 1s\r\n"
 
 _FORGOTTEN = b"Nats-TTL: 1m\r\n"
 """A record that says no more than none at all: the server need not keep it."""
+
+
+class Clocks(NamedTuple):
+    """What time it is."""
+
+    now: int
+    """For the caller."""
+    server: int
+    real: bool
+    """Whether nobody moves the caller's clock by hand."""
 
 
 class Component(Struct):
@@ -81,18 +95,15 @@ class Batch:
         layout: Layout,
         component: Component,
         guard: Callable[[Part], bytes],
-        real: bool,
-        shift: int,
+        clocks: Clocks,
     ) -> None:
-        """`shift` is how far the server's clock is ahead of the caller's; where the caller moves
-        its own by hand, it is not `real`."""
         self._transaction, self._layout, self._guard = transaction, layout, guard
         self._component = component
         self.operations = component.operations
         self.abides = False
         """Whether it depends on the settings of a queue."""
         self._places: dict[int, int] = {}
-        self._real, self._shift = real, shift
+        self._clocks = clocks
         self.messages: list[Pending] = []
         self.lines: dict[int, tuple[Place, str]] = {}
         """The lines that messages stand in, or will stand in when their timers fire."""
@@ -239,13 +250,21 @@ class Batch:
 
     def _add_timer(self, timer: Timer) -> None:
         service, queue, what, at, body = timer
-        subject = self._layout.timer(service, queue, what)
-        if not self._real and what.startswith("run."):
+        subject, fired = self._layout.timer(service, queue, what), self._layout.fired(*timer[:3])
+        now, server, real = self._clocks
+        starts = what.startswith(f"{RUN}.")
+        self.lines[len(self.messages)] = Place(service, queue), DUE
+        if starts and not real:
             self._store(subject, b"%d" % at, None, ROLLUP)
             subject = self._layout.timer(service, queue, f"wake.{what}")
-        fired = self._layout.fired(service, queue, what)
-        self.lines[len(self.messages)] = Place(service, queue), DUE
-        self._store(subject, body or b"%d" % at, None, schedule(at + self._shift, fired))
+            self.lines[len(self.messages)] = Place(service, queue), DUE
+        body = body or b"%d" % at
+        if starts and real:
+            at -= AHEAD
+            if at <= now:  # no timer is that quick
+                self._store(fired, body, None)
+                return
+        self._store(subject, body, None, schedule(at - now + server, fired))
 
     # Guarding
 

@@ -385,7 +385,7 @@ class _Look:
                 used.append(ticket)
             elif ticket.kind == RUN:
                 if job.stage is Stage.DELAYED and job.run_at > now:
-                    line.give_back([ticket], min((job.run_at - now) / 1000, 3600))
+                    line.hold(ticket, (job.run_at - now) / 1000)
                 elif job.stage is Stage.DELAYED:
                     others.append(ticket)
                 else:

@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.core.errors import EngineUnavailable, InvalidValue
 from headrace.engine.ledger import Ledger
-from headrace.engine.nats.batch import Batch, Component, components, settled, whole
+from headrace.engine.nats.batch import Batch, Clocks, Component, components, settled, whole
 from headrace.engine.nats.errors import Conflict, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
@@ -271,9 +271,8 @@ class Committer:
     def _batch(self, transaction: Transaction, component: Component, ran: Sequence[Ran]) -> Batch:
         now = max(ran[n][0].now for n in component.operations)
         home = self._home
-        shift = home.server_time() - now
-        real = punctual(now)
-        return Batch(transaction, home.layout, component, home.loader.subject, real, shift)
+        clocks = Clocks(now, home.server_time(), punctual(now))
+        return Batch(transaction, home.layout, component, home.loader.subject, clocks)
 
     async def _load(self, transaction: Transaction, parts: Sequence[Part]) -> None:
         unknown = [part for part in parts if not transaction.believe(part)]

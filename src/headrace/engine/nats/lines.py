@@ -69,6 +69,12 @@ SCARCE, AMPLE = 0.05, 2.0
 """Seconds for which tickets are kept that were not needed: as long as nobody else has any, and
 while there are more."""
 
+HELD = 1.0
+"""Seconds for which the ticket of a job that is not due yet is kept: it comes some time ahead."""
+
+TICK = 0.001
+"""Seconds by which two readings of a clock may differ that counts milliseconds."""
+
 ACK_WAIT = 10_000_000_000
 """Nanoseconds after which the ticket of somebody who was killed is handed out again."""
 
@@ -173,6 +179,8 @@ class Line:
         """Up to where what timers left was deleted."""
         self.kept: dict[bytes, Ticket] = {}
         """Tickets that were looked at and may be looked at again."""
+        self._held: dict[bytes, Ticket] = {}
+        """Tickets whose time has not come."""
 
     @property
     def known(self) -> list[str]:
@@ -327,6 +335,21 @@ class Line:
             if not delay:
                 self._back[ticket.line] = asyncio.get_running_loop().time() + LAG
 
+    def hold(self, ticket: Ticket, seconds: float) -> None:
+        """Its time comes after so many seconds: until then it is kept, or, if that is long, given
+        back."""
+        if seconds > HELD:
+            self.give_back([ticket], min(seconds - HELD / 2, 3600))
+            return
+        self._held[ticket.reply] = ticket
+        asyncio.get_running_loop().call_later(seconds + TICK, self._ripe, ticket.reply)
+
+    def _ripe(self, reply: bytes) -> None:
+        ticket = self._held.pop(reply, None)
+        if ticket is not None:
+            self.hand_on([ticket])
+            self._home.ring_here(work_topic(*self.place))
+
     def hand_on(self, tickets: Iterable[Ticket]) -> None:
         """Nobody needs them now. The next claim here may; after a moment others may too."""
         tickets = list(tickets)
@@ -348,12 +371,14 @@ class Line:
         self._draws.clear()
         self._arrived.clear()
         self.kept.clear()
+        self._held.clear()
         self.forget()
 
     def close(self) -> None:
         late = [ticket for draw in self._draws.values() for ticket in draw.close()]
-        self.give_back([*late, *self._arrived, *self.kept.values()])
+        self.give_back([*late, *self._arrived, *self.kept.values(), *self._held.values()])
         self._arrived.clear()
+        self._held.clear()
 
     # Consumers
 
@@ -379,7 +404,7 @@ class Line:
 
     async def idle(self) -> bool:
         """Whether nothing stands in the lines, and nobody has anything of theirs in hand."""
-        if self.kept or self._arrived:
+        if self.kept or self._arrived or self._held:
             return False
         for name in await self.names():
             found = await self._info(name)

@@ -106,6 +106,7 @@ def _producer(layout: Layout, service: str) -> _Subjects:
         f"$JS.API.CONSUMER.CREATE.{stream}.>",
         f"{space}.jobs.{service}.>",
         f"{space}.timer.{service}.>",
+        f"{space}.due.{service}.*.run.*",
         f"{space}.rec.key.{service}.*",
         f"{space}.rec.note.{service}.>",
         f"{space}.rec.dedup.{service}.*",

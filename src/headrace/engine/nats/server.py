@@ -20,7 +20,7 @@ from types import TracebackType
 
 import msgspec
 
-from headrace.core.errors import EngineUnavailable
+from headrace.core.errors import EngineUnavailable, StoreReadOnly
 from headrace.engine.nats.wire.options import Address, Options
 
 START_LIMIT = 30.0
@@ -112,7 +112,16 @@ class EmbeddedServer:
     # who runs it
 
     async def _running(self) -> Place:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return await self._started_or_found()
+        except OSError as error:
+            raise StoreReadOnly(
+                f"{self._folder}: a NATS server cannot be run here ({error}); it must be a folder"
+                " that this user may write in, or name a server: nats://HOST:4222"
+            ) from error
+
+    async def _started_or_found(self) -> Place:
         deadline = time.monotonic() + START_LIMIT
         while time.monotonic() < deadline:
             lock = self._lock()

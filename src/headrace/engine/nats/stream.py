@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.core.errors import EngineError, EngineUnavailable
+from headrace.core.errors import EngineError, EngineUnavailable, StoreTooNew
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.wire.errors import ApiError, PermissionDenied
@@ -21,6 +21,11 @@ OLDEST = (2, 12)
 
 SAFE = 3
 """So many replicas are kept where so many peers are there."""
+
+LAYOUT = 1
+"""The version of what is in the stream and where; written into its metadata."""
+
+_LAYOUT_NAME = "headrace.layout"
 
 _NO_STREAM = 10059
 _EXISTS = 10058
@@ -62,6 +67,7 @@ def wanted(layout: Layout, replicas: int) -> dict[str, Any]:
             "dest": f"{layout.namespace}.bell.due.>",
             "headers_only": True,
         },
+        "metadata": {_LAYOUT_NAME: str(LAYOUT)},
     }
 
 
@@ -76,8 +82,10 @@ async def ensure(
         found = await info(js, layout)
         if found is None:
             found = await _create_somehow(js, layout, server, replicas)
-        elif differs(layout, found["config"], replicas):
-            found = await _reconcile(js, layout, found, replicas)
+        else:
+            refuse_newer(layout, found["config"])
+            if differs(layout, found["config"], replicas):
+                found = await _reconcile(js, layout, found, replicas)
     return StreamState(
         found["created"],
         found["config"]["num_replicas"],
@@ -96,11 +104,27 @@ async def info(js: JetStream, layout: Layout) -> dict[str, Any] | None:
         raise
 
 
+def refuse_newer(layout: Layout, config: dict[str, Any]) -> None:
+    """Raises where the stream has a layout that is not known here, before anything is changed."""
+    version = _metadata(config).get(_LAYOUT_NAME, "1")
+    if not version.isdecimal() or int(version) > LAYOUT:
+        raise StoreTooNew(
+            f"the stream {layout.stream} was written by a newer Headrace (layout {version}, this"
+            f" one knows {LAYOUT}); upgrade Headrace here too"
+        )
+
+
+def _metadata(config: dict[str, Any]) -> dict[str, str]:
+    return config.get("metadata") or {}
+
+
 async def _reconcile(
     js: JetStream, layout: Layout, found: dict[str, Any], replicas: int | None
 ) -> dict[str, Any]:
     """Brings a stream into shape, for whoever may; others use it as it is."""
-    changed = found["config"] | wanted(layout, replicas or int(found["config"]["num_replicas"]))
+    config = found["config"]
+    changed = config | wanted(layout, replicas or int(config["num_replicas"]))
+    changed["metadata"] = _metadata(config) | changed["metadata"]
     try:
         return await js.api(f"STREAM.UPDATE.{layout.stream}", changed)
     except PermissionDenied as error:
@@ -112,6 +136,8 @@ def differs(layout: Layout, have: dict[str, Any], replicas: int | None) -> bool:
     """Whether a stream is not as it should be. The server leaves out what is off, and adds what
     was left to it."""
     config = wanted(layout, replicas or int(have["num_replicas"]))
+    if not config.pop("metadata").items() <= _metadata(have).items():
+        return True
     return any((have.get(name) or None) != (value or None) for name, value in config.items())
 
 
