@@ -52,7 +52,7 @@ class SqliteTarget:
     """Files in a folder."""
 
     name = "sqlite"
-    rounds = 5
+    rounds = 9
     wanted: Mapping[str, float | None] = {
         "enqueue_many": 0.35,
         "enqueue_one": 0.5,

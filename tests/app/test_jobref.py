@@ -70,9 +70,10 @@ class TestResult:
     async def test_job_that_ended_without_an_error_says_how(self, timed: App, work) -> None:
         ref = await work.enqueue()
         await ref.cancel("not needed")
-        with pytest.raises(JobFailed, match=f"job {ref.id} ended cancelled$") as caught:
+        with pytest.raises(JobFailed, match=f"job {ref.id} ended cancelled: not needed$") as caught:
             await ref.result()
         assert caught.value.type is None
+        assert caught.value.reason == "not needed"
 
     async def test_waiting_has_a_limit(self, work) -> None:
         ref = await work.enqueue()

@@ -66,6 +66,8 @@ def test_events_narrows(cli: Cli) -> None:
         (second, "created"),
     ]
     assert found("--after", "2") == [(first, "cancelled")]
+    assert found("--limit", "1", "--event", "cancelled") == [(first, "cancelled")]
+    assert found("--limit", "2") == [(first, "created"), (second, "created")]
     assert "Invalid value for '--event'" in cli.error("events", "--event", "odd", code=2)
 
 

@@ -129,10 +129,17 @@ class JobRef(Generic[R]):
                 error and error.type,
                 error and error.message,
                 error and error.traceback,
+                await self._reason(job),
             )
         # A job that was moved has the result of another task than the one that made this ref.
         decoder = self._result if job.type == job.spec.type else Decoder(Any)
         return decoder.decode(b"null" if job.result is None else job.result)
+
+    async def _reason(self, job: Job) -> str | None:
+        """Why a job ended as it did, as far as the journal tells."""
+        engine = await self._app.engine()
+        entries = await engine.journal(job.version - 1, 1, self.id)
+        return entries[0].event.reason if entries else None
 
     async def watch(self) -> AsyncIterator[Snapshot]:
         """How the job stands, then each change, until it has ended."""

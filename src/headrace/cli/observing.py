@@ -102,6 +102,7 @@ async def newest(engine: Engine) -> int:
 @click.option("--follow", is_flag=True, help="Go on as things happen; from now, unless --after.")
 @click.option("--after", type=SEQUENCE, help="Only entries after this sequence.")
 @click.option("--job", type=Name("id"), help="Events of this job.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
 @by_type
 @by_queue
 @click.option(
@@ -119,6 +120,7 @@ async def events(
     follow: bool,
     after: int | None,
     job: str | None,
+    limit: int | None,
     type: str | None,
     queue: str | None,
     kinds: tuple[str, ...],
@@ -128,6 +130,7 @@ async def events(
     \b
     headrace events --follow --queue mail
     """
+    shown = 0
     async for entry in Lookout(desk.app, job, after, follow).entries():
         event = entry.event
         if (
@@ -141,6 +144,9 @@ async def events(
                 desk.out.line(*_event(entry))
             if follow:
                 desk.out.flush()
+            shown += 1
+            if shown == limit:
+                return
 
 
 def _event(entry: Entry) -> list[Cell]:

@@ -120,7 +120,8 @@ class MigrationNeeded(HeadraceError):
 
 
 class JobFailed(HeadraceError):
-    """The job ended without success. `type`, `message` and `traceback` are the remote error's."""
+    """The job ended without success. `type`, `message` and `traceback` are the remote error's;
+    `reason` is why it was cancelled, expired or ended otherwise, where somebody said so."""
 
     def __init__(
         self,
@@ -129,11 +130,13 @@ class JobFailed(HeadraceError):
         type: str | None = None,
         message: str | None = None,
         traceback: str | None = None,
+        reason: str | None = None,
     ) -> None:
-        detail = f": {type}: {message}" if type else ""
+        detail = f": {type}: {message}" if type else f": {reason}" if reason else ""
         super().__init__(f"job {job_id} ended {state}{detail}")
         self.job_id, self.state = job_id, state
         self.type, self.message, self.traceback = type, message, traceback
+        self.reason = reason
 
 
 class AppClosed(HeadraceError):

@@ -61,15 +61,15 @@ class Event(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@lru_cache(maxsize=256)
 def rfc3339(at: int) -> str:
-    """Milliseconds since the epoch as RFC 3339 in UTC."""
+    """Milliseconds since the epoch as RFC 3339 in UTC; many events of a batch have the same."""
     second, millisecond = divmod(at, 1000)
     return f"{_second(second)}.{millisecond:03}Z"
 
 
 @lru_cache(maxsize=256)
 def _second(second: int) -> str:
-    """Many events have the same."""
     return (_EPOCH + timedelta(seconds=second)).replace(tzinfo=None).isoformat()
 
 

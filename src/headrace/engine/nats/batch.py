@@ -14,8 +14,8 @@ from headrace.core.claims import Claimed
 from headrace.core.event import rfc3339
 from headrace.core.model import Job
 from headrace.core.states import FINAL
+from headrace.engine.nats import edges, message
 from headrace.engine.nats import layout as names
-from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.parts import Domain, Draft, KeyRecord, Known, Part, Timer, job_part
@@ -246,7 +246,7 @@ class Batch:
         for parent_id, edge in now.parents.items():
             if fresh or before.parents.get(parent_id) != edge:
                 subject = self._layout.prefix(now.job.spec) + f"{names.PARENT}.{parent_id}".encode()
-                self._store(subject, message.edge_written(edge), part, ROLLUP)
+                self._store(subject, edges.written(edge), part, ROLLUP)
 
     def _add_timer(self, timer: Timer) -> None:
         service, queue, what, at, body = timer

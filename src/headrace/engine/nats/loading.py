@@ -10,8 +10,8 @@ import msgspec
 
 from headrace.core.admission import Holder
 from headrace.core.model import MAX_LOGS, LogEntry, NewJob, Parent, TryError
+from headrace.engine.nats import edges, message
 from headrace.engine.nats import layout as names
-from headrace.engine.nats import message
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.message import Letter
 from headrace.engine.nats.parts import (
@@ -156,11 +156,11 @@ class Loader:
         logs: tuple[LogEntry, ...] = ()
         if domain.told:
             errors, logs = history(letters_of(await self.all_of(job_id)))
-        edges = domain.parents
+        known = domain.parents
         parents = tuple(
             Parent(edge.parent_id, edge.parent_state, edge.result)
             for parent_id in job.spec.depends_on
-            if (edge := edges.get(parent_id))
+            if (edge := known.get(parent_id))
         )
         return Details(job, errors, logs, parents)
 
@@ -236,7 +236,7 @@ def _parents(messages: Sequence[Stored], since: int) -> dict[str, Edge]:
     found: dict[str, Edge] = {}
     for one in sorted(messages, key=lambda one: one.seq):
         if one.seq > since and one.subject.split(b".", 6)[5] == b"parent":
-            edge = message.edge_read(one.payload)
+            edge = edges.read(one.payload)
             found[edge.parent_id] = edge
     return found
 

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from headrace.core.edges import EdgeState
 from headrace.core.event import Event, Policy, Slot, rfc3339, wire_policy, wire_slot
 from headrace.core.model import (
     DEFAULT_PRIORITY,
@@ -33,7 +32,6 @@ from headrace.core.model import (
 )
 from headrace.core.states import CLAIMABLE, EventType, State
 from headrace.engine.nats import layout
-from headrace.engine.records import Edge
 
 PROVISIONAL = 1 << 60
 """Sequences from here on stand for places in a batch that is not stored yet."""
@@ -584,39 +582,3 @@ def _second(stamp: str) -> int:
 
 def _absolute(seq: int, own: int) -> int:
     return own + seq + 1 if seq < 0 else seq
-
-
-class KeptEdge(Struct, frozen=True, gc=False, omit_defaults=True):
-    """An edge as the dependent keeps it."""
-
-    parent_id: str
-    child_id: str
-    policy: OnParentFailure
-    state: EdgeState = EdgeState.OPEN
-    parent_state: State | None = None
-    ended: bool = False
-    result: msgspec.Raw = _NULL
-
-
-_edges = msgspec.json.Decoder(KeptEdge)
-
-
-def edge_written(edge: Edge) -> bytes:
-    """An edge as a message."""
-    kept = KeptEdge(
-        edge.parent_id,
-        edge.child_id,
-        edge.policy,
-        edge.state,
-        edge.parent_state,
-        edge.result is not None,
-        edge.result if edge.result is not None else _NULL,
-    )
-    return msgspec.json.encode(kept)
-
-
-def edge_read(payload: bytes) -> Edge:
-    """An edge from its message."""
-    kept = _edges.decode(payload)
-    result = msgspec.Raw(bytes(kept.result)) if kept.ended else None
-    return Edge(kept.parent_id, kept.child_id, kept.policy, kept.state, kept.parent_state, result)
