@@ -106,9 +106,9 @@ class BellHub:
 
     def ring(self, topics: Iterable[str]) -> None:
         """Rings the bells of these topics; called from any thread."""
+        if not self._bells:
+            return
         with self._lock:
-            if not self._bells:
-                return
             if EVERYTHING in (topics := set(topics)):
                 bells = {bell for group in self._bells.values() for bell in group}
             elif len(topics) < len(self._bells):

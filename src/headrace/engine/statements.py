@@ -8,7 +8,7 @@ to write.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pkgutil import get_data
 from typing import TypeVar
@@ -59,15 +59,19 @@ def for_rows(statement: str, count: int) -> str:
     return _ROWS.sub(rows, statement)
 
 
-def runs(statement: str, values: Sequence[V]) -> Iterator[tuple[str, Sequence[V]]]:
+def runs(statement: str, values: Sequence[V]) -> list[tuple[str, Sequence[V]]]:
     """The texts and values that write all rows, whose values stand one after the other."""
     columns = _width(statement)
+    if len(values) == columns:
+        return [(for_rows(statement, 1), values)]
+    found: list[tuple[str, Sequence[V]]] = []
     start, left = 0, len(values) // columns
     while left:
         count = LARGEST if left >= LARGEST else 1 << left.bit_length() - 1
         end = start + count * columns
-        yield for_rows(statement, count), values[start:end]
+        found.append((for_rows(statement, count), values[start:end]))
         start, left = end, left - count
+    return found
 
 
 @cache

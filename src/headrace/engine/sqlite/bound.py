@@ -16,8 +16,8 @@ from headrace.engine.protocol import JOURNAL_TOPIC, job_topic, work_topic
 from headrace.engine.sqlite.errors import translate
 from headrace.engine.sqlite.records import SqlRecords
 from headrace.engine.sqlite.schema import VERSION, check
-from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
+from headrace.engine.sqlite.standing import Standing
 from headrace.engine.sqlite.store import Store
 from headrace.engine.sqlite.wanted import Wanted
 
@@ -34,8 +34,7 @@ def insert(
             raise InvalidValue("connection", f"{path} is no store yet; open the engine once first")
         store.execute("SAVEPOINT headrace_bound")
         try:
-            records = SqlRecords(store, Settings(), careful=True)
-            records.begin()
+            records = SqlRecords(store, Standing(store), careful=True)
             wanted = Wanted()
             wanted.insert(groups)
             records.prepare(wanted)

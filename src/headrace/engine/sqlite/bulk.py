@@ -73,4 +73,4 @@ class Finishing:
         if not self._rows:
             return True
         store.write_rows("journal_finished", self._entries)
-        return store.write_rows("update_finished", self._rows) == len(self._entries) // 3
+        return store.change_rows("update_finished", self._rows) == len(self._entries) // 3

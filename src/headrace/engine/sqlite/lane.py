@@ -49,27 +49,34 @@ Answered = tuple[Ask[Subject], object, BaseException | None]
 
 
 def send(answers: Sequence[Answered[Any]]) -> None:
-    """Settles what was asked; each event loop is woken once for all of its own."""
+    """Settles what was asked; each other event loop is woken once for all of its own."""
     here = running()
-    loops = {ask.loop for ask, _, _ in answers}
-    for loop in loops:
-        own = answers if len(loops) == 1 else [one for one in answers if one[0].loop is loop]
+    elsewhere: dict[asyncio.AbstractEventLoop, list[Answered[Any]]] = {}
+    for one in answers:
+        loop = one[0].loop
         if loop is here:
-            _settle(own)
-            continue
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, own)
-
-
-def _settle(answers: Sequence[Answered[Any]]) -> None:
-    for ask, answer, error in answers:
-        future = ask.future
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(answer)
+            _settle(one)
         else:
-            future.set_exception(error)
+            elsewhere.setdefault(loop, []).append(one)
+    for loop, own in elsewhere.items():
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle_all, own)
+
+
+def _settle_all(answers: list[Answered[Any]]) -> None:
+    for one in answers:
+        _settle(one)
+
+
+def _settle(answered: Answered[Any]) -> None:
+    ask, answer, error = answered
+    future = ask.future
+    if future.done():
+        return
+    if error is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error)
 
 
 class Lane(Generic[Subject]):

@@ -133,15 +133,20 @@ class Pending:
     def flush(self, store: Store) -> None:
         """Writes everything. What is deleted goes first: an id, an edge or a key may come back
         in the same transaction."""
-        self._delete(store)
+        if self.removed or self.cleared:
+            self._delete(store)
         if self.created:
             self._write_created(store)
-        self._write_jobs(store)
-        _write(store, "insert_journal", self.journal)
+        if self.jobs:
+            self._write_jobs(store)
+        if self.journal:
+            store.write_rows("insert_journal", self.journal)
         if self.graves or self.errors or self.logs:
             self._write_history(store)
-        self._write_keys(store)
-        self._write_holders(store)
+        if self.keys:
+            self._write_keys(store)
+        if self.holders:
+            self._write_holders(store)
         if self.edges:
             rows = (_edge_row(n, edge) for n, edge in self.edges.values())
             _write(store, "upsert_edges", [value for row in rows for value in row])
@@ -190,8 +195,11 @@ class Pending:
                 tags += (tag, job.seq)
         store.write_rows("insert_created", rows)
         store.write_rows("insert_specs", specs)
-        _write(store, "insert_tags", tags)
-        store.execute(statement("journal_created"), (seqs([job.seq for job in self.created]),))
+        if tags:
+            store.write_rows("insert_tags", tags)
+        # Of the numbers in between no other job is in the table yet.
+        ends = (self.created[0].seq, self.created[-1].seq)
+        store.execute(statement("journal_created"), ends)
         for place, jobs in places.items():
             self.counts[(*place, State.PENDING)] += jobs
 
@@ -218,8 +226,6 @@ class Pending:
             _write(store, name, values)
 
     def _write_keys(self, store: Store) -> None:
-        if not self.keys:
-            return
         _write(
             store,
             "upsert_keys",
@@ -233,8 +239,6 @@ class Pending:
         _by_service(idle, store, "delete_idle_keys")
 
     def _write_holders(self, store: Store) -> None:
-        if not self.holders:
-            return
         held = [((of, without_nul(key)), holder) for (of, key), holder in self.holders.items()]
         _by_service((place for place, holder in held if holder is None), store, "delete_holders")
         _write(

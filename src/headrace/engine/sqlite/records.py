@@ -28,10 +28,9 @@ from headrace.engine.sqlite.journal import entry_row, grave_row
 from headrace.engine.sqlite.keylines import KeyLines
 from headrace.engine.sqlite.pending import Pending, Place, grouped
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
-from headrace.engine.sqlite.schema import refuse_newer
-from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
 from headrace.engine.sqlite.sql import statement
+from headrace.engine.sqlite.standing import Head, Standing
 from headrace.engine.sqlite.store import Store, seqs, texts, without_nul
 from headrace.engine.sqlite.wanted import Wanted
 from headrace.engine.statements import LARGEST
@@ -55,22 +54,21 @@ class SqlRecords:
     """See headrace.engine.ledger.Records. `careful` guards every undoable step by a savepoint;
     without, a step that cannot be taken back in memory asks for that by raising `Again`."""
 
-    def __init__(self, store: Store, settings: Settings, *, careful: bool = False) -> None:
-        self.revision = 0
-        """The newest document."""
+    def __init__(self, store: Store, standing: Standing, *, careful: bool = False) -> None:
         self.store = store
-        self._settings = settings
+        self._standing = standing
         self._careful = careful
         self._pending = Pending()
         self._flushes = 0
-        self._seq = 0
-        self._base = (0, 0)
+        # With savepoints there are others before this one, whose writes are not committed yet.
+        self._base = self._head = standing.read() if careful else standing.head()
+        self._seq = self._base.seq
         self._known: dict[str, Job | None] = {}
         self._heads: dict[int, tuple[int, int, Stage, int, int | None]] = {}
         self._keys: dict[Place, KeyRow] = {}
         self._lines = KeyLines(store)
         self._holders: dict[Place, Holder | None] = {}
-        self._edges = True
+        self._edges = bool(self._base.edges)
         """Whether anything depends on anything. In many stores nothing does: then no job that ends
         is looked up."""
         self._edges_to: dict[str, dict[str, Edge]] = {}
@@ -81,17 +79,12 @@ class SqlRecords:
     @property
     def span(self) -> Span:
         """From where to where this transaction takes the store."""
-        return Span(self._base[0], self._seq, self._base[1], self.revision)
+        return Span(self._base.seq, self._seq, self._base.revision, self._head.revision)
 
-    def begin(self) -> None:
-        """Reads where the store stands."""
-        head = self.store.fetch(statement("head"))
-        assert head
-        seq, settings, revision, edges, layout = cast(tuple[int, int, int, int, int], head)
-        refuse_newer(layout, self.store.path)
-        self._base = (seq, revision)
-        self._seq, self.revision, self._edges = seq, revision, bool(edges)
-        self._settings.refresh(self.store, settings)
+    @property
+    def head(self) -> Head:
+        """Where this transaction takes the store."""
+        return self._head._replace(seq=self._seq, edges=self._edges)
 
     # Looking up beforehand
 
@@ -486,7 +479,7 @@ class SqlRecords:
         self._pending.arrivals[service, queue] = arrival
 
     def settings(self, service: str, queue: str) -> QueueSettings:
-        return self._settings.get(service, queue)
+        return self._standing.settings(service, queue)
 
     # Writing and taking back
 
@@ -514,10 +507,7 @@ class SqlRecords:
         yield self.store
         self._flushes += 1
         self.forget()
-        head = self.store.fetch(statement("head"))
-        assert head
-        self._settings.refresh(self.store, cast(int, head[1]))
-        self.revision = cast(int, head[2])
+        self._head = self._standing.read()
 
     def undoable(self) -> Callable[[], None]:
         if self._careful:

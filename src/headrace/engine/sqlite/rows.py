@@ -68,6 +68,7 @@ def created(job: Job, spec: NewJob) -> tuple[Value, ...]:
     return (
         seq,
         spec.id,
+        seq,
         spec.service,
         spec.queue,
         spec.type,
@@ -76,6 +77,7 @@ def created(job: Job, spec: NewJob) -> tuple[Value, ...]:
         run_at,
         job.expires_at,
         job.max_tries,
+        spec.created_at,
         spec.created_at,
     )
 

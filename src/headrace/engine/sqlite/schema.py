@@ -14,7 +14,6 @@ import apsw
 from headrace.core.errors import StoreCorrupt, StoreTooNew
 from headrace.engine.sqlite.errors import translate
 from headrace.engine.sqlite.location import Location
-from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, open_store, set_up
 
 APPLICATION_ID = 0x48445243
@@ -104,10 +103,3 @@ def connect(location: Location) -> Store:
         store.close()
         raise
     return store
-
-
-def read_head(store: Store) -> tuple[int, int]:
-    """How far a store has got: its newest journal entry and its newest document."""
-    head = store.fetch(statement("head"))
-    assert head
-    return cast(int, head[0]), cast(int, head[2])

@@ -11,8 +11,9 @@ from headrace.core.errors import EngineUnavailable
 from headrace.engine.bells import BellHub
 from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.reader import Reader
-from headrace.engine.sqlite.schema import connect, read_head
+from headrace.engine.sqlite.schema import connect
 from headrace.engine.sqlite.span import Span
+from headrace.engine.sqlite.standing import read_head
 from headrace.engine.sqlite.turn import Turn
 from headrace.engine.sqlite.wake import Ear, Post, directory
 from headrace.engine.sqlite.writer import Reach, Writer

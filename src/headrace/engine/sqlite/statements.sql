@@ -66,20 +66,15 @@ INSERT INTO jobs (seq, id, version, service, queue, type, state, stage, priority
 VALUES @rows(19)@
 
 -- name: insert_created
--- Jobs that concern no other and can start at once.
-WITH v (seq, id, service, queue, type, priority, position, run_at, expires_at, max_tries, at)
-AS (VALUES @rows(11)@)
-INSERT OR FAIL INTO jobs (seq, id, version, service, queue, type, state, stage, priority, position,
-                          run_at, expires_at, max_tries, waiting_on, created_at, updated_at)
-SELECT seq, id, seq, service, queue, type, 'pending', 'ready', priority, position, run_at,
-       expires_at, max_tries, 0, at, at
-FROM v
+-- Jobs that concern no other and can start at once, as the defaults of the table have them.
+INSERT OR FAIL INTO jobs (seq, id, version, service, queue, type, priority, position, run_at,
+                          expires_at, max_tries, created_at, updated_at)
+VALUES @rows(13)@
 
 -- name: journal_created
--- Of jobs of which there is no more to tell than their rows do.
+-- Of the jobs from one sequence to another, of which there is no more to tell than their rows do.
 INSERT OR FAIL INTO journal (seq, job, at, event, state, queue, type, tries)
-SELECT jobs.seq, jobs.seq, jobs.updated_at, 'created', jobs.state, jobs.queue, jobs.type, 0
-FROM carray(?) AS new CROSS JOIN jobs ON jobs.seq = new.value
+SELECT seq, seq, updated_at, 'created', state, queue, type, 0 FROM jobs WHERE seq BETWEEN ? AND ?
 
 -- name: insert_specs
 INSERT OR FAIL INTO specs (job, body) VALUES @rows(2)@

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -52,6 +52,9 @@ class Store:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
+        self._run = cast(
+            "Callable[[str, Sequence[Value | Bound]], apsw.Cursor]", connection.execute
+        )
         self.log_pages = 0
         """How long the write-ahead log is, where `watch_log` was called."""
         self._patience: float | None = None
@@ -84,6 +87,12 @@ class Store:
         return _file_at(self.path) not in (self._file, _UNKNOWN)
 
     @property
+    def version(self) -> int:
+        """Another number after each commit, here or elsewhere; of the newest commit that this
+        connection has seen."""
+        return self.connection.data_version()
+
+    @property
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
 
@@ -92,12 +101,12 @@ class Store:
 
     def execute(self, sql: str, values: Sequence[Value | Bound] = ()) -> None:
         """Runs a statement that answers nothing."""
-        self.connection.execute(sql, cast("Sequence[Value]", values))
+        self._run(sql, values)
 
     def fetch(self, sql: str, values: Sequence[Value | Bound] = ()) -> Row | None:
         """The first row of a query, without a step to see whether there is a second."""
-        cursor = self.connection.execute(sql, cast("Sequence[Value]", values))
-        row = cast("Row | None", cursor.fetchone())
+        cursor = self._run(sql, values)
+        row: Row | None = cursor.fetchone()
         cursor.close(True)
         return row
 
@@ -106,18 +115,20 @@ class Store:
         row = self.fetch(sql, values)
         return cast(str, row[0]) if row and row[0] is not None else "[]"
 
-    def write_rows(self, name: str, values: Sequence[Value]) -> int:
-        """Runs a statement for all rows of the flat `values`, in as few steps as possible; how many
-        rows it changed.
+    def write_rows(self, name: str, values: Sequence[Value]) -> None:
+        """Runs a statement for all rows of the flat `values`, in as few steps as possible.
 
         Each step of SQLite gives up the interpreter lock, and beside a busy event loop getting
         it back costs up to 5 ms: rows are written by the hundred, never one by one.
         """
-        changed = 0
         for sql, some in runs(statement(name), values):
-            self.connection.execute(sql, some)
-            changed += self.connection.changes()
-        return changed
+            self._run(sql, some)
+
+    def change_rows(self, name: str, values: Sequence[Value]) -> int:
+        """Like `write_rows`; how many rows were changed."""
+        before = self.connection.total_changes()
+        self.write_rows(name, values)
+        return self.connection.total_changes() - before
 
 
 _UNKNOWN = (-1, -1)

@@ -23,6 +23,7 @@ _SULK = 60.0
 """Seconds to go without after that: somebody holds a lock and is not running."""
 _AT_THE_DOOR = 0.000_1
 _IN_LINE = 0.001
+_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class Turn:
@@ -53,11 +54,15 @@ class Turn:
         """Takes the turn if nobody has it or waits for it."""
         if self._turn < 0:
             return True
-        if not _lock(self._next, 0.0, 0.0):
+        try:
+            fcntl.flock(self._next, _NOW)
+            try:
+                fcntl.flock(self._turn, _NOW)
+            finally:
+                fcntl.flock(self._next, fcntl.LOCK_UN)
+        except OSError:
             return False
-        came = _lock(self._turn, 0.0, 0.0)
-        _unlock(self._next)
-        return came
+        return True
 
     def give(self) -> None:
         if self._turn >= 0:
@@ -73,7 +78,7 @@ class Turn:
 def _lock(file: int, deadline: float, pause: float) -> bool:
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, _NOW)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False

@@ -27,8 +27,8 @@ from msgspec import Struct
 from headrace.core.errors import EngineError
 from headrace.engine.bells import EVERYTHING, BellHub
 from headrace.engine.sqlite.location import Location
-from headrace.engine.sqlite.schema import read_head
 from headrace.engine.sqlite.span import Coverage, Span
+from headrace.engine.sqlite.standing import Head, read_head
 from headrace.engine.sqlite.store import Store, open_store
 
 POLL = 0.25
@@ -77,7 +77,7 @@ class Post:
     """Sends news to the other processes. Used by one thread at a time."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self._folder = None if folder is None else str(folder)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._listed: tuple[int, list[str]] | None = None
@@ -88,7 +88,8 @@ class Post:
         if self._folder is None:
             return
         with self._lock:
-            others = [path for path in self._others(self._folder) if path != own]
+            found = self._others(self._folder)
+            others = [path for path in found if path != own] if found else found
             if not others:
                 return
             if self._socket is None:
@@ -113,7 +114,7 @@ class Post:
         except OSError:
             self._behind.add(path)
 
-    def _others(self, folder: Path) -> list[str]:
+    def _others(self, folder: str) -> list[str]:
         try:
             changed = os.stat(folder).st_mtime_ns
             if self._listed and self._listed[0] == changed:
@@ -145,9 +146,7 @@ def _messages(topics: list[str], span: Span) -> list[bytes]:
 class Ear:
     """Listens while somebody in this process has a bell."""
 
-    def __init__(
-        self, location: Location, folder: Path | None, hub: BellHub, head: tuple[int, int]
-    ) -> None:
+    def __init__(self, location: Location, folder: Path | None, hub: BellHub, head: Head) -> None:
         """`head` is how far the store has got: what came before concerns no bell to come."""
         self._location, self._folder, self._hub = location, folder, hub
         self._lock, self._told = threading.Lock(), threading.Lock()
@@ -157,8 +156,8 @@ class Ear:
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self.path: str | None = None
-        self._entries = Coverage(head[0])
-        self._documents = Coverage(head[1])
+        self._entries = Coverage(head.seq)
+        self._documents = Coverage(head.revision)
 
     def want(self, wanted: bool) -> None:
         """Told when the first bell comes or the last one goes. When this returns, no commit after
@@ -259,10 +258,10 @@ class Ear:
         now = cast(int, row[0])
         if now == version:
             return version
-        seq, revision = read_head(store)
+        head = read_head(store)
         with self._told:
-            known = self._entries.reach(seq)
-            known &= self._documents.reach(revision)
+            known = self._entries.reach(head.seq)
+            known &= self._documents.reach(head.revision)
         if not known:
             self._hub.ring([EVERYTHING])
         return now

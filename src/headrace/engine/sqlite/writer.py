@@ -23,8 +23,8 @@ from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.pace import Pace
 from headrace.engine.sqlite.records import Again, SqlRecords
 from headrace.engine.sqlite.schema import connect
-from headrace.engine.sqlite.settings import Settings
 from headrace.engine.sqlite.span import Span
+from headrace.engine.sqlite.standing import Head, Standing
 from headrace.engine.sqlite.store import Store
 from headrace.engine.sqlite.turn import Turn
 from headrace.engine.sqlite.wanted import Wanted
@@ -66,6 +66,8 @@ class _Done:
     answers: list[Answered[Work]] = field(default_factory=list[Answered[Work]])
     topics: set[str] = field(default_factory=set[str])
     span: Span = field(default_factory=Span)
+    head: Head | None = None
+    """Where the store stands then, where that is known."""
 
 
 class Writer:
@@ -81,9 +83,8 @@ class Writer:
     ) -> None:
         self._location, self._announce, self._reach = location, announce, reach
         self._turn = turn
-        self._settings = Settings()
-        self._store: Store | None = store
-        store.watch_log()
+        self._store: Store | None = None
+        self._connect(store)
         self._pace = Pace()
         self._committed_in = 0.0
         here = self._serve_here if location.direct else None
@@ -97,11 +98,10 @@ class Writer:
         self._disconnect()
         self._turn.close()
 
-    def _connected(self) -> Store:
-        if self._store is None:
-            self._store = connect(self._location)
-            self._store.watch_log()
-        return self._store
+    def _connect(self, store: Store) -> Store:
+        self._store, self._standing = store, Standing(store)
+        store.watch_log()
+        return store
 
     def _disconnect(self) -> None:
         store, self._store = self._store, None
@@ -175,7 +175,7 @@ class Writer:
         begin: Begin,
         run: Callable[[Store, list[Ask[Work]]], _Done],
     ) -> _Done:
-        store = self._connected()
+        store = self._store or self._connect(connect(self._location))
         if store.displaced:
             raise EngineError(
                 f"{store.path}: the file was deleted or replaced while it was open, and what is"
@@ -189,8 +189,9 @@ class Writer:
             start = time.perf_counter()
             store.execute("COMMIT")
             self._committed_in = time.perf_counter() - start
+            self._standing.keep(done.head)
         except BaseException:
-            self._settings.forget()
+            self._standing.forget()
             if store.in_transaction:  # SQLite itself rolls back after some errors
                 store.execute("ROLLBACK")
             raise
@@ -215,8 +216,7 @@ class Writer:
 
     def _all(self, store: Store, asks: list[Ask[Work]]) -> _Done:
         """All operations on the same records, written at the end."""
-        records = SqlRecords(store, self._settings)
-        records.begin()
+        records = SqlRecords(store, self._standing)
         wanted = Wanted()
         for ask in asks:
             if ask.want is not None:
@@ -225,7 +225,7 @@ class Writer:
         work = Work(records)
         answers: list[Answered[Work]] = [(ask, ask.work(work), None) for ask in asks]
         records.end()
-        return _Done(answers, work.topics, records.span)
+        return _Done(answers, work.topics, records.span, records.head)
 
     def _each(self, store: Store, asks: list[Ask[Work]]) -> _Done:
         """Each operation on its own, so that one can be taken back."""
@@ -233,8 +233,7 @@ class Writer:
         for ask in asks:
             store.execute("SAVEPOINT headrace_ask")
             try:
-                records = SqlRecords(store, self._settings, careful=True)
-                records.begin()
+                records = SqlRecords(store, self._standing, careful=True)
                 work = Work(records)
                 answer: Any = ask.work(work)
                 records.end()
@@ -242,7 +241,7 @@ class Writer:
                 if _concerns_all(error, self._location.path):
                     raise
                 store.execute("ROLLBACK TO headrace_ask; RELEASE headrace_ask")
-                self._settings.forget()
+                self._standing.forget()
                 done.answers.append((ask, None, error))
             else:
                 store.execute("RELEASE headrace_ask")
