@@ -6,7 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -28,10 +28,20 @@ Want = Callable[[Wanted], None]
 
 
 class Ask(Generic[Subject]):
-    """One thing to do on `Subject`, and the future that waits for the answer. `size` is how many
-    jobs it is about."""
+    """One thing to do on `Subject`; to be awaited for the answer, and settled in the thread of its
+    event loop. `size` is how many jobs it is about."""
 
-    __slots__ = ("future", "loop", "size", "want", "work")
+    __slots__ = (
+        "_answer",
+        "_error",
+        "_future",
+        "given_up",
+        "loop",
+        "settled",
+        "size",
+        "want",
+        "work",
+    )
 
     def __init__(
         self,
@@ -41,7 +51,34 @@ class Ask(Generic[Subject]):
         size: int,
     ) -> None:
         self.loop, self.work, self.want, self.size = loop, work, want, size
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.settled = self.given_up = False
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """What an event loop serves itself is answered in its next round, before this goes on:
+        there is a future only where a thread serves."""
+        if not self.settled:
+            try:
+                yield
+                if not self.settled:
+                    self._future = self.loop.create_future()
+                    yield from self._future
+            except BaseException:
+                self.given_up = True
+                raise
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def settle(self, answer: object, error: BaseException | None) -> None:
+        """The first answer counts."""
+        if self.settled:
+            return
+        self.settled, self._answer, self._error = True, answer, error
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
 
 Answered = tuple[Ask[Subject], object, BaseException | None]
@@ -53,30 +90,19 @@ def send(answers: Sequence[Answered[Any]]) -> None:
     here = running()
     elsewhere: dict[asyncio.AbstractEventLoop, list[Answered[Any]]] = {}
     for one in answers:
-        loop = one[0].loop
-        if loop is here:
-            _settle(one)
+        ask, answer, error = one
+        if ask.loop is here:
+            ask.settle(answer, error)
         else:
-            elsewhere.setdefault(loop, []).append(one)
+            elsewhere.setdefault(ask.loop, []).append(one)
     for loop, own in elsewhere.items():
         with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle_all, own)
+            loop.call_soon_threadsafe(_settle, own)
 
 
-def _settle_all(answers: list[Answered[Any]]) -> None:
-    for one in answers:
-        _settle(one)
-
-
-def _settle(answered: Answered[Any]) -> None:
-    ask, answer, error = answered
-    future = ask.future
-    if future.done():
-        return
-    if error is None:
-        future.set_result(answer)
-    else:
-        future.set_exception(error)
+def _settle(answers: list[Answered[Any]]) -> None:
+    for ask, answer, error in answers:
+        ask.settle(answer, error)
 
 
 class Lane(Generic[Subject]):
@@ -107,8 +133,8 @@ class Lane(Generic[Subject]):
 
     def ask(
         self, work: Callable[[Subject], T], want: Want | None = None, size: int = 1
-    ) -> asyncio.Future[T]:
-        """Has `work` done in the lane."""
+    ) -> Awaitable[T]:
+        """Has `work` done in the lane, whether it is awaited or not."""
         loop = asyncio.get_running_loop()
         ask = Ask(loop, work, want, size)
         with self._lock:
@@ -120,7 +146,7 @@ class Lane(Generic[Subject]):
                 self._rounds.add(loop)
         if first:
             loop.call_soon(self._hand_over, loop)
-        return ask.future
+        return ask
 
     def stop(self) -> None:
         """Serves what was asked, then ends the thread. Blocks until it has."""
@@ -174,7 +200,7 @@ class Lane(Generic[Subject]):
                     return
 
     def _broken(self, asks: list[Ask[Subject]], error: BaseException) -> None:
-        """Answers for those that have no answer yet: the first to settle a future wins."""
+        """Answers for those that have no answer yet: the first answer counts."""
         log.error("%s failed; it goes on", self._thread.name, exc_info=error)
         reason = EngineUnavailable(f"{self._thread.name} failed: {error!r}")
         reason.__cause__ = error
@@ -200,4 +226,4 @@ class Lane(Generic[Subject]):
     def _taken(self) -> list[Ask[Subject]]:
         """The next batch, with the lock held."""
         asks, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-        return [ask for ask in asks if not ask.future.cancelled()]
+        return [ask for ask in asks if not ask.given_up]

@@ -98,7 +98,7 @@ class Reader:
                 if store.in_transaction:
                     store.execute("COMMIT")
         except Exception as error:
-            # An ask that has its answer keeps it: the first one to settle a future wins.
+            # An ask that has its answer keeps it: the first answer counts.
             explained = self._explained(error)
             answers += [(ask, None, explained) for ask in asks]
         send(answers)
