@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, cast, get_args
 
 import msgspec
+from msgspec import Struct
 
 from headrace.core import codec, keys, retry
 from headrace.core.errors import InvalidValue
@@ -44,8 +43,7 @@ Seconds = float | timedelta
 KeyTemplate = str | Sequence[keys.Scalar] | Callable[[dict[str, Any]], str | Sequence[keys.Scalar]]
 
 
-@dataclass(frozen=True, slots=True)
-class Throttle:
+class Throttle(Struct, frozen=True):
     """One job per `seconds`, even after it has ended; `extend` restarts them with each attempt."""
 
     seconds: Seconds
@@ -53,16 +51,14 @@ class Throttle:
     extend: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Debounce:
+class Debounce(Struct, frozen=True):
     """A new job replaces one that has not started, and waits `seconds` from now."""
 
     seconds: Seconds
     key: KeyTemplate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeepLast:
+class KeepLast(Struct, frozen=True):
     """At most one running and one waiting; the newest data wins."""
 
     key: KeyTemplate | None = None
@@ -200,16 +196,14 @@ def _template(field: str, value: object) -> None:
         raise InvalidValue(field, f"{value!r} is not a list of constants and JSON pointers")
 
 
-_TRACEPARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-)
-_TRACESTATE = re.compile(r"[ -~]{1,512}")
-_REQUEST_ID = re.compile(r"[!-~]{1,256}")
+_TRACEPARENT = r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACESTATE = r"[ -~]{1,512}"
+_REQUEST_ID = r"[!-~]{1,256}"
 
 
-def _like(pattern: re.Pattern[str], remedy: str) -> Check:
+def _like(pattern: str, remedy: str) -> Check:
     def checker(field: str, value: object) -> None:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise InvalidValue(field, f"{value!r:.200} {remedy}")
 
     return checker
@@ -313,4 +307,4 @@ def _dedup_key(template: KeyTemplate | None, type: str, payload: bytes) -> str:
         plain = len(segments) == 1 and isinstance(segments[0], str) and len(name) <= 512
         return name if plain else f"{name[:479]}#{digest[:32]}"
     canonical = msgspec.json.encode(codec.decode_any(payload), order="sorted")
-    return f"{type}#{hashlib.sha256(canonical).hexdigest()}"
+    return f"{type}#{keys.digest(canonical)}"

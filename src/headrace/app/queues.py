@@ -210,13 +210,13 @@ def _retention(value: object) -> Retention:
             raise InvalidValue("retention", f"{value!r} is not an age in seconds or a Retention")
 
 
-_RATE = re.compile(r"(\d{1,9})/(\d{0,6})([smhd])(?:\+(\d{1,9}))?")
+_RATE = r"(\d{1,9})/(\d{0,6})([smhd])(?:\+(\d{1,9}))?"
 _PERIODS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_rate(text: object) -> RateLimit:
     """`100/s`, `5/m`, `1000/h` or `10/5s`, with `+20` for the burst."""
-    found = _RATE.fullmatch(text) if isinstance(text, str) and text.isascii() else None
+    found = re.fullmatch(_RATE, text) if isinstance(text, str) and text.isascii() else None
     if found is None:
         raise InvalidValue("rate", f"{text!r} is not a rate; write 100/s, 5/m or 1000/h, +N burst")
     count, periods, unit, burst = found.groups()

@@ -5,7 +5,6 @@ The engine reads the facts in the same atomic step in which it carries out the v
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -60,8 +59,7 @@ class Verdict(Struct, frozen=True, gc=False, omit_defaults=True):
         return self.job is not None
 
 
-@dataclass(slots=True)
-class Facts:
+class Facts(Struct):
     """What the engine found; only what the job asks for needs to be looked up."""
 
     settings: QueueSettings
@@ -69,7 +67,7 @@ class Facts:
     holder: Holder | None = None
     holder_job: Job | None = None
     holder_behind: Job | None = None
-    parents: dict[str, Job | None] = field(default_factory=dict[str, Job | None])
+    parents: dict[str, Job | None] = {}
     active: int = 0
     queued: int = 0
     first_queued: str | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from headrace.core.model import JSON, WhenFull
 
 Scalar = str | int | float | bool
 
-_INDEX = re.compile("0|[1-9][0-9]*")
+_INDEX = "0|[1-9][0-9]*"
 """A place in an array as JSON pointers write it: no sign, no leading zero."""
 
 
@@ -46,7 +45,7 @@ def _step(value: JSON, part: str, pointer: str, field: str) -> JSON:
     try:
         if isinstance(value, dict):
             return cast(dict[str, JSON], value)[part]
-        if isinstance(value, list) and _INDEX.fullmatch(part):
+        if isinstance(value, list) and re.fullmatch(_INDEX, part):
             return cast(list[JSON], value)[int(part)]
     except (KeyError, IndexError):
         pass
@@ -69,7 +68,13 @@ def hash_of(segments: Sequence[Scalar]) -> str:
         raise InvalidValue("key", f"{segments!r} cannot be a key: {error}") from None
     if b"null" in text and not all(map(_solid, segments)):
         raise InvalidValue("key", f"{segments!r} cannot be a key: a segment has no value")
-    return hashlib.sha256(text).hexdigest()
+    return digest(text)
+
+
+def digest(data: bytes) -> str:
+    import hashlib  # many services have no keys
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def _solid(segment: object) -> bool:

@@ -66,12 +66,12 @@ def one_of(kind: type[E], field: str, value: object) -> E:
     raise InvalidValue(field, f"{value!r} is not one of {known}")
 
 
-_PLACE = re.compile(r"(.*) - at `\$\.(\w+).*`", re.DOTALL)
+_PLACE = r"(?s)(.*) - at `\$\.(\w+).*`"
 
 
 def unfit(field: str, error: Exception) -> InvalidValue:
     """What is wrong with a record, by the name of the field that it is about, if that is said."""
-    found = _PLACE.fullmatch(str(error))
+    found = re.fullmatch(_PLACE, str(error))
     return InvalidValue(found[2], found[1]) if found else InvalidValue(field, str(error))
 
 

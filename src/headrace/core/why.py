@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from headrace.core.actions import lapses
 from headrace.core.event import rfc3339
@@ -12,8 +13,7 @@ from headrace.core.queue import QueueSettings
 from headrace.core.states import FINAL, REVIVABLE, SATISFIES, State
 
 
-@dataclass(slots=True)
-class Surroundings:
+class Surroundings(Struct):
     """What is known around a job."""
 
     now: int
@@ -24,7 +24,7 @@ class Surroundings:
     devoted: int = 0
     """How many of those serve no other."""
     key: KeyStatus | None = None
-    parents: tuple[Parent, ...] = field(default_factory=tuple)
+    parents: tuple[Parent, ...] = ()
 
 
 def explain(job: Job, around: Surroundings) -> list[str]:
