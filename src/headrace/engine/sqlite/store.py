@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import apsw
 
@@ -29,6 +29,10 @@ class Bound:
 
 
 Row = tuple[Value, ...]
+
+
+class _Execute(Protocol):
+    def __call__(self, sql: str, values: Sequence[Value | Bound] = (), /) -> apsw.Cursor: ...
 
 
 def seqs(numbers: Iterable[int]) -> Bound:
@@ -52,9 +56,10 @@ class Store:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
-        self._run = cast(
-            "Callable[[str, Sequence[Value | Bound]], apsw.Cursor]", connection.execute
-        )
+        self._query = cast(_Execute, connection.execute)
+        # One cursor for all of them: making one takes longer than many a statement.
+        self.execute = cast(_Execute, connection.cursor().execute)
+        """Runs a statement that answers nothing."""
         self.log_pages = 0
         """How long the write-ahead log is, where `watch_log` was called."""
         self._patience: float | None = None
@@ -99,13 +104,9 @@ class Store:
     def close(self) -> None:
         self.connection.close(True)
 
-    def execute(self, sql: str, values: Sequence[Value | Bound] = ()) -> None:
-        """Runs a statement that answers nothing."""
-        self._run(sql, values)
-
     def fetch(self, sql: str, values: Sequence[Value | Bound] = ()) -> Row | None:
         """The first row of a query, without a step to see whether there is a second."""
-        cursor = self._run(sql, values)
+        cursor = self._query(sql, values)
         row: Row | None = cursor.fetchone()
         cursor.close(True)
         return row
@@ -122,7 +123,7 @@ class Store:
         it back costs up to 5 ms: rows are written by the hundred, never one by one.
         """
         for sql, some in runs(statement(name), values):
-            self._run(sql, some)
+            self.execute(sql, some)
 
     def change_rows(self, name: str, values: Sequence[Value]) -> int:
         """Like `write_rows`; how many rows were changed."""

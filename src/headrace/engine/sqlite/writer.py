@@ -113,7 +113,7 @@ class Writer:
         if self._store is not None:
             self._store.log_pages = 0
             with suppress(apsw.Error):
-                self._store.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                self._store.fetch("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _serve(self, asks: list[Ask[Work]]) -> None:
         """In the writer's thread, which may wait."""
