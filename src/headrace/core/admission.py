@@ -18,6 +18,9 @@ from headrace.core.model import DEFAULT_PRIORITY, DedupMode, Job, NewJob, Stage
 from headrace.core.queue import Discard, QueueSettings
 from headrace.core.states import FINAL, EventType, State
 
+# Python 3.11 takes 0.1 µs to find a member of an enum: what every job asks for has a name here.
+_PENDING, _CREATED = State.PENDING, EventType.CREATED
+
 
 class Holder(Struct, frozen=True, gc=False):
     """Who holds a dedup key: the job, and until when the window lasts that outlives it."""
@@ -218,8 +221,8 @@ def created(
         spec=new,
         seq=seq,
         version=seq,
-        state=State.BLOCKED if unsatisfied else State.PENDING,
-        event=EventType.CREATED,
+        state=State.BLOCKED if unsatisfied else _PENDING,
+        event=_CREATED,
         queue=new.queue,
         type=new.type,
         priority=DEFAULT_PRIORITY if new.priority is None else new.priority,

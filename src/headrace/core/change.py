@@ -203,14 +203,18 @@ def written(job: Job, write: Write, version: int) -> Job | None:
     return replace(job, **fields)
 
 
+# Python 3.11 takes 0.1 µs to find a member of an enum: what every job asks for has a name here.
+_COMPLETED, _COMPLETED_EVENT, _NO_STAGE = State.COMPLETED, EventType.COMPLETED, Stage.NONE
+
+
 def completed(job: Job, write: Write, version: int) -> Job:
     """What `written` makes of an active job that completes. It is by far the most frequent write,
     and with the fields named here takes a third of the time."""
     return replace(
         job,
-        state=State.COMPLETED,
-        event=EventType.COMPLETED,
-        stage=Stage.NONE,
+        state=_COMPLETED,
+        event=_COMPLETED_EVENT,
+        stage=_NO_STAGE,
         version=version,
         worker=None,
         lease_until=None,

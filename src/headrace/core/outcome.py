@@ -18,6 +18,7 @@ from headrace.core.model import MAX_MESSAGE, MAX_TRACEBACK, Job, OnLost, TryErro
 from headrace.core.queue import QueueSettings
 from headrace.core.states import EventType, State
 
+_COMPLETED = EventType.COMPLETED  # for every job, and Python 3.11 takes 0.1 µs to find a member
 _ACTIVE = frozenset({State.ACTIVE})
 
 
@@ -118,7 +119,7 @@ def settle(job: Job, outcome: Outcome, now: int, chance: float, settings: QueueS
     that finished has finished.
     """
     if isinstance(outcome, Completed):  # nearly always
-        write = Write(event=EventType.COMPLETED, at=now, result=outcome.result, error=None)
+        write = Write(event=_COMPLETED, at=now, result=outcome.result, error=None)
         guard, spec = Guard(states=_ACTIVE, token=job.token), job.spec
         alone = spec.key is None and spec.dedup is None and job.deadline is None
         return Change(job, (Case(guard, write),), True, alone)

@@ -39,6 +39,8 @@ PROMOTE = 1000
 PASS = 1000
 """At most about so many ready jobs are expired or parked in one claim."""
 
+# Python 3.11 takes 0.1 µs to find a member of an enum: what every job asks for has a name here.
+_READY, _ACCEPTED = Stage.READY, Outcome.ACCEPTED
 _BROKEN_TO_OPEN = (EdgeState.BROKEN, EdgeState.OPEN)
 
 
@@ -68,7 +70,7 @@ class Ledger:
                     settings = records.settings(service, queue)
                 if admission.plain(new, settings) and records.job(new.id) is None:
                     job = self._create(new, settings, now)
-                    answers.append((Verdict(Outcome.ACCEPTED, new.id, job=job),))
+                    answers.append((Verdict(_ACCEPTED, new.id, job=job),))
                     continue
             answers.append(self.insert(group, now))
         return answers
@@ -124,7 +126,7 @@ class Ledger:
     def _create(self, new: NewJob, settings: QueueSettings, now: int) -> Job:
         """A job that has no key, dedup key or parents."""
         records = self._records
-        stage = Stage.DELAYED if new.run_at > now else Stage.READY
+        stage = Stage.DELAYED if new.run_at > now else _READY
         job = admission.created(new, settings, records.next_seq(), 0, stage)
         records.create(job)
         place = (new.service, new.queue)

@@ -21,6 +21,7 @@ from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, Value, seqs
 from headrace.engine.statements import LARGEST
 
+_ACTIVE = State.ACTIVE  # asked for by every job, and Python 3.11 takes 0.1 µs to find a member
 _LINE = msgspec.json.Decoder(list[Job])
 
 
@@ -60,7 +61,7 @@ class Finishing:
     def add(self, change: Change, stored: Job, version: int) -> Job | None:
         """The job as it is then; None where the guard or the table does not allow the change."""
         write = choose(change, stored)
-        if write is None or stored.state is not State.ACTIVE:
+        if write is None or stored.state is not _ACTIVE:
             return None
         new = completed(stored, write, version)
         result = None if new.result is None else bytes(new.result)

@@ -35,6 +35,7 @@ from headrace.engine.sqlite.store import Store, seqs, texts, without_nul
 from headrace.engine.sqlite.wanted import Wanted
 from headrace.engine.statements import LARGEST
 
+_READY = Stage.READY  # asked for by every job, and Python 3.11 takes 0.1 µs to find a member
 _HEADS = msgspec.json.Decoder(list[tuple[int, int, Stage, int, int | None]])
 _LEASES = msgspec.json.Decoder(list[tuple[int, int, int, str | None]])
 _KEYS = msgspec.json.Decoder(list[tuple[str, str, int, int, int]])
@@ -195,7 +196,7 @@ class SqlRecords:
         return snapshot
 
     def create(self, job: Job) -> None:
-        if job.deadline is not None or job.run_at > job.updated_at or job.stage is not Stage.READY:
+        if job.deadline is not None or job.run_at > job.updated_at or job.stage is not _READY:
             # The journal has more to tell.
             self.record(Happening(None, job))
             self.save(None, job)
