@@ -84,11 +84,11 @@ def test_head_is_read_again_while_there_are_edges(store: Store) -> None:
     standing = Standing(store)
     store.execute("BEGIN IMMEDIATE")
     store.execute(ENTRY, (1,))
-    commit(store, standing, Head(17, 0, 0, True))
+    commit(store, standing, Head(17, 0, 0, True, VERSION))
 
     store.execute("BEGIN IMMEDIATE")
 
-    assert standing.head() == Head(1, 0, 0, False)
+    assert standing.head() == Head(1, 0, 0, False, VERSION)
     commit(store)
 
 
