@@ -111,8 +111,8 @@ def test_texts_survive_exactly(
     async def life() -> None:
         bench = loop.bench
         id = f"t{next(loop.numbers)}"
-        limit = key(f"{id}{name}")
-        await bench.add(id, key=limit, dedup=Dedup(f"{id}{dedup}"), max_tries=1)
+        limit = key(f"{id}-{name}")
+        await bench.add(id, key=limit, dedup=Dedup(f"{id}-{dedup}"), max_tries=1)
         started = await bench.start()
         await bench.report(started, Progress(step=line, message=line, current=0.1))
         await bench.report(started, logs=[LogEntry(bench.now, "info", line)])
