@@ -25,6 +25,10 @@ from headrace.testing.lab.violation import Violation
 ROUND = 40.0
 """Seconds of faults in one run; longer labs make more runs, each with a seed of its own."""
 
+ENOUGH = 100
+"""So many jobs end in a run that is worth something, if need be after a longer time: on a machine
+that is busy with others, few would."""
+
 SHOWN = 5
 """So many violations of a run are explained on the screen; the rest is in its folder."""
 
@@ -78,7 +82,8 @@ def _drive(tally: Tally, seed: int, seconds: float, keep: Path | None) -> None:
         number = tally.runs
         place = keep or Path(tempfile.mkdtemp(prefix="headrace-lab-"))
         folder = place / f"{tally.engine}-{seed}-{number}"
-        setup = Setup(seed=seed + number, seconds=max(5.0, min(ROUND, left)))
+        faults = max(5.0, min(ROUND, left))
+        setup = Setup(seed=seed + number, seconds=faults, jobs=round(ENOUGH * faults / ROUND))
         found = 1
         try:
             outcome = asyncio.run(

@@ -39,7 +39,8 @@ class Setup:
     seed: int
     seconds: float = 30.0
     jobs: int = 0
-    """So many jobs end before the faults are over, if need be after a longer time."""
+    """So many jobs end before the faults are over, if need be after a longer time, but not for
+    ever: where nothing ends any more, the checker shall say so."""
     workers: int = 3
     producers: int = 2
     concurrency: int = 8
@@ -97,7 +98,8 @@ async def run(
             telling = asyncio.create_task(_tell_now_and_then(app, nemesis, tell))
             try:
                 await nemesis.run(setup.seconds)
-                while setup.jobs and await _ended(app) < setup.jobs:
+                latest = time.monotonic() + setup.quiet
+                while time.monotonic() < latest and await _ended(app) < setup.jobs:
                     await nemesis.run(1.0)
             finally:
                 telling.cancel()
