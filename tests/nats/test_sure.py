@@ -197,6 +197,16 @@ async def test_dependent_of_a_sure_job_runs_after_it(bench: Bench, other: Bench)
     assert await bench.claimed_ids() == ["child"]
 
 
+async def test_depth_counts_sure_jobs_as_they_are_beside_others_of_a_group(bench: Bench) -> None:
+    shallow = key("tenant", max_active=2, max_queued=0)
+    await bench.add("first")  # makes the lines of the queue
+    await bench.run()
+    await bench.add("a", key=PAIR)
+    await bench.run()
+    verdicts = await bench.insert(bench.new("b", key=PAIR), bench.new("c", key=shallow))
+    assert [verdict.taken for verdict in verdicts] == [True, True]
+
+
 async def test_record_of_a_key_goes_with_its_last_job(bench: Bench) -> None:
     await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(age=1_000)}))
     await bench.add("first")  # makes the lines of the queue

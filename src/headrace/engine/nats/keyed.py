@@ -15,7 +15,7 @@ from typing import cast
 
 import msgspec
 
-from headrace.core.model import Job, NewJob, Stage
+from headrace.core.model import Job, KeyLimit, NewJob, Stage
 from headrace.core.states import FINAL, State
 from headrace.engine.nats import layout as names
 from headrace.engine.nats.parts import (
@@ -53,13 +53,15 @@ class KeyedWorkspace(Workspace):
 
     def expect(self, group: Sequence[NewJob]) -> None:
         """Says which jobs the present operation adds: where there is room for all of them, the sure
-        ones of their keys need not be looked up."""
-        limits: defaultdict[Part, list[int]] = defaultdict(list)
+        ones of their keys need not be looked up. Where depth counts, they must be."""
+        limits: defaultdict[Part, list[KeyLimit]] = defaultdict(list)
         for new in group:
-            if new.key and new.key.max_queued is None:
-                limits[key_part(new.service, new.key.hash)].append(new.key.max_active)
+            if new.key:
+                limits[key_part(new.service, new.key.hash)].append(new.key)
         for part, wanted in limits.items():
-            if self._record(part).has_room(len(wanted), min(wanted)):
+            counts = any(limit.max_queued is not None for limit in wanted)
+            lowest = min(limit.max_active for limit in wanted)
+            if not counts and self._record(part).has_room(len(wanted), lowest):
                 self._roomy.add(part)
 
     # Records
