@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -15,7 +15,7 @@ from headrace.core.queue import QueueSettings, Retention
 from headrace.core.states import FINAL, EventType, State
 from headrace.engine.nats import NatsEngine
 from headrace.engine.nats.keyed import SURE
-from headrace.engine.nats.parts import KeyRecord, key_part
+from headrace.engine.nats.parts import KeyRecord, Part, key_part
 from headrace.engine.nats.tickets import Place
 from headrace.engine.nats.transaction import Transaction
 from headrace.testing.conformance.bench import Bench, key
@@ -205,6 +205,26 @@ async def test_depth_counts_sure_jobs_as_they_are_beside_others_of_a_group(bench
     await bench.run()
     verdicts = await bench.insert(bench.new("b", key=PAIR), bench.new("c", key=shallow))
     assert [verdict.taken for verdict in verdicts] == [True, True]
+
+
+async def test_job_that_was_made_between_two_looks_is_not_taken_for_one_that_has_ended(
+    bench: Bench, other: Bench
+) -> None:
+    """A step asks for a job that is not there yet, and finds it in the record of its key."""
+    await bench.add("first")  # makes the lines of the queue
+    await bench.run()
+    loader = (await session_of(bench)).loader
+    load = loader._load_records  # pyright: ignore[reportPrivateUsage]
+
+    async def late(transaction: Transaction, parts: Sequence[Part]) -> None:
+        if not await bench.exists("a"):
+            await other.add("a", key=K)
+        await load(transaction, parts)
+
+    loader._load_records = late  # pyright: ignore[reportPrivateUsage]
+    child, beside = bench.new("child", depends_on=("a",)), bench.new("b", key=K)
+    await bench.engine.insert([[child], [beside]], bench.now)
+    assert await bench.claimed_ids() == ["a"]
 
 
 async def test_record_of_a_key_goes_with_its_last_job(bench: Bench) -> None:

@@ -77,12 +77,16 @@ class KeyedWorkspace(Workspace):
 
     def _looked_up(self, record: KeyRecord) -> KeyRecord:
         """The record with its sure jobs as they are. One that has ended cannot come back but by a
-        change of the record, so its own end needs no guard."""
+        change of the record, so its own end needs no guard; but one that is not there may have been
+        made since it was looked for, and before the record was read."""
         active, queued, members = record.row.active, record.row.queued, dict(record.members)
         for job_id, member in record.members.items():
             if not member.sure:
                 continue
-            job = cast(Domain, self._peek(job_part(job_id))).job
+            domain = cast(Domain, self._peek(job_part(job_id)))
+            job = domain.job
+            if domain.last < member.seq:
+                self._touching.add(job_part(job_id))
             if job is None or job.seq != member.seq or job.state in FINAL:
                 del members[job_id]
                 active -= member.active
