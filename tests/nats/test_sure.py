@@ -227,6 +227,34 @@ async def test_job_that_was_made_between_two_looks_is_not_taken_for_one_that_has
     assert await bench.claimed_ids() == ["a"]
 
 
+async def test_delayed_jobs_come_into_line_though_each_makes_others_unsure(bench: Bench) -> None:
+    """More than one step can tell."""
+    tags = [key(f"tenant-{n}", max_active=3) for n in range(250)]
+    sure = [[bench.new(key=tag, queue="busy")] for tag in tags for _ in range(3)]
+    await bench.engine.insert(sure, bench.now)
+    delayed = [[bench.new(f"d{n}", key=tag, delay=1_000)] for n, tag in enumerate(tags)]
+    await bench.engine.insert(delayed, bench.now)
+    bench.tick(1_000)
+    assert len(await bench.claimed_ids(len(tags))) == len(tags)
+
+
+async def test_dependents_come_into_line_though_each_makes_others_unsure(bench: Bench) -> None:
+    """More than one step can tell."""
+    await bench.add("parent")
+    job = await bench.start()
+    tags = [key(f"tenant-{n}") for n in range(300)]
+    names = [f"c{n}" for n in range(len(tags))]
+    sure = [[bench.new(key=tag, queue="busy")] for tag in tags]
+    await bench.engine.insert(sure, bench.now)
+    children = [
+        [bench.new(name, key=tag, depends_on=("parent",))]
+        for name, tag in zip(names, tags, strict=True)
+    ]
+    await bench.engine.insert(children, bench.now)
+    await bench.complete(job)
+    assert len(await bench.claimed_ids(len(tags))) == len(tags)
+
+
 async def test_record_of_a_key_goes_with_its_last_job(bench: Bench) -> None:
     await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(age=1_000)}))
     await bench.add("first")  # makes the lines of the queue

@@ -141,6 +141,15 @@ class KeyedWorkspace(Workspace):
         self._redraft(place, replace(self.drafts[place], sure=sure))
         return True
 
+    def _binds(self, job: Job) -> int:
+        """How many others may have to be told that they are not sure any more, when a job stands
+        ready or has to wait."""
+        if job.key is None:
+            return 0
+        record = cast(KeyRecord, self._peek(key_part(job.service, job.key.hash)))
+        starts = job.stage is Stage.READY and record.has_room(0, job.key.max_active)
+        return 0 if starts else len(record.sure)
+
     @staticmethod
     def _has_room(record: KeyRecord, limit: int) -> bool:
         return len(record.sure) < SURE and record.has_room(1, limit)

@@ -251,18 +251,23 @@ class Transaction(KeyedWorkspace):
         jobs = sorted(
             self._jobs(service, queue, Stage.READY), key=lambda job: (job.priority, job.position)
         )
-        return jobs[: self._affordable(len(jobs), limit)]
+        return self._affordable(jobs[:limit])
 
-    def _affordable(self, there: int, limit: int) -> int:
-        """How many more jobs can be written about, each with the record of its key."""
-        room = max(0, BUDGET - len(self.drafts) - len(self.values)) // 3
-        self.cut_short |= room < min(there, limit)
-        return min(room, limit)
+    def _affordable(self, jobs: list[Job]) -> list[Job]:
+        """As many of them as can be written about, each with the record of its key and the others
+        of the key that must be told."""
+        room = BUDGET - len(self.drafts) - len(self.values)
+        for number, job in enumerate(jobs):
+            room -= 3 + self._binds(job)
+            if room < 0:
+                self.cut_short = True
+                return jobs[:number]
+        return jobs
 
     def due(self, service: str, queue: str, now: int, limit: int) -> list[Job]:
         jobs = [j for j in self._jobs(service, queue, Stage.DELAYED) if j.run_at <= now]
         jobs.sort(key=lambda job: (job.run_at, job.seq))
-        return jobs[: self._affordable(len(jobs), limit)]
+        return self._affordable(jobs[:limit])
 
     def next_due(self, service: str, queue: str) -> int | None:
         return min((j.run_at for j in self._jobs(service, queue, Stage.DELAYED)), default=None)
@@ -369,10 +374,11 @@ class Transaction(KeyedWorkspace):
         parent = self._domain(parent_id)
         children = [cast(Domain, self._peek(job_part(child))) for child in parent.children]
         edges = [edge for child in children if (edge := child.parents.get(parent_id))]
-        room = max(0, STEP - self.owner.count(len(self.touched) - 1))
+        left = room = max(0, STEP - self.owner.count(len(self.touched) - 1))
         if parent.job is not None and parent.job.result is not None:
             room = min(room, max(1, WEIGHT // len(bytes(parent.job.result))))
-        if parent.job is None or len(edges) <= min(FEW, room):
+        few = len(edges) <= min(FEW, room) and len(self._tellable(edges, left)) == len(edges)
+        if parent.job is None or few:
             self.touched[-1] |= {job_part(child) for child in parent.children}
             return [edge for edge in edges if state in (None, edge.state)]
         if state is EdgeState.BROKEN:
@@ -384,9 +390,20 @@ class Transaction(KeyedWorkspace):
             if edge.state is not EdgeState.SATISFIED
             and (edge.state is state if state else (edge.parent_state is None) == ended)
         ]
-        if len(concerned) > room:
+        told = self._tellable(concerned[:room], left)
+        if len(concerned) > len(told):
             self._assign(self.unfinished, parent_id, len(self.touched) - 1)
-        return concerned[:room]
+        return told
+
+    def _tellable(self, edges: list[Edge], room: int) -> list[Edge]:
+        """As many of them as can be told with so many messages, where others of their keys must be
+        told of each that comes into line."""
+        for number, edge in enumerate(edges):
+            child = cast(Domain, self._peek(job_part(edge.child_id))).job
+            room -= 1 + (self._binds(child) if child else 0)
+            if room < 0:
+                return edges[:number]
+        return edges
 
     def _look_closer_at(self, parent: Domain) -> None:
         """A job that could be started on its own no longer can once others depend on it: it gets a
