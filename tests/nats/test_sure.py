@@ -255,6 +255,23 @@ async def test_dependents_come_into_line_though_each_makes_others_unsure(bench: 
     assert len(await bench.claimed_ids(len(tags))) == len(tags)
 
 
+async def test_job_that_was_pruned_and_comes_again_counts_once(bench: Bench, other: Bench) -> None:
+    """Who prunes has written the record of the key before, and others since."""
+    await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(age=1_000)}))
+    await bench.add("before", key=PAIR)
+    await bench.run()
+    await other.add("first")  # makes the lines of the queue known there
+    await other.run()
+    await other.add("a", key=PAIR)
+    await other.run()
+    assert (await record(other)).sure == ["a"]
+    bench.tick(60_000)
+    await bench.prune()
+    assert (await record(bench)).empty
+    await other.add("a", key=PAIR)
+    assert (await bench.key(PAIR)).queued == 1
+
+
 async def test_record_of_a_key_goes_with_its_last_job(bench: Bench) -> None:
     await bench.set_queue(QueueSettings(retention={State.COMPLETED: Retention(age=1_000)}))
     await bench.add("first")  # makes the lines of the queue

@@ -223,6 +223,7 @@ async def _discard(
         return gone
 
     parts = [job_part(job.id) for jobs in chosen for job in jobs]
+    session.committer.forget()  # what keys have of ended jobs is looked up without a guard
     return await session.committer.ask(work, parts, order.now)
 
 
