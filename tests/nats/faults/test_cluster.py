@@ -6,9 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from headrace import App
 from headrace.engine.nats.batch import block, guard_lines
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.patience import PatientJetStream
@@ -22,6 +24,7 @@ from tests.nats.faults.conftest import Hire
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 RACES = 400
+ROUNDS = 150
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +116,20 @@ async def test_of_two_writers_with_the_same_guard_one_is_refused(
     assert outcomes[2] == 0, f"both were accepted: {outcomes}"
     assert outcomes[1] > RACES / 2, f"{outcomes} {refusals}"
     assert refusals.keys() <= {-10071, -10164}, refusals
+
+
+async def test_worker_is_not_idle_before_what_was_added_beside_it_has_run(
+    cluster: NatsCluster, tmp_path: Path
+) -> None:
+    """The leader of a consumer may hear of a job after whoever added it."""
+    app, ran = App(f"{cluster.url}?namespace=idle&projection={tmp_path}/p"), list[int]()
+
+    @app.task(queue="q")
+    async def step(n: int) -> None:
+        ran.append(n)
+
+    async with app, app.working(queues="q") as worker:
+        for n in range(ROUNDS):
+            await step.enqueue(n)
+            await worker.until_idle()
+            assert ran == list(range(n + 1))

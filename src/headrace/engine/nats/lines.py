@@ -293,12 +293,25 @@ class Line:
         tickets: list[Ticket] = []
         expected, back = self._wrote.pop(name, 0), self._back.pop(name, 0.0)
         deadline = clock() + (CLUSTER_LAG if self._home.replicated else LAG)
-        while len(tickets) < wanted and clock() < deadline and not draw.lingers:
-            if draw.seen >= expected and (tickets or clock() > back):
+        while len(tickets) < wanted and clock() < deadline:
+            if draw.seen >= expected and (tickets or draw.lingers or clock() > back):
+                break
+            if draw.lingers and await self._handed_out(name, expected):
                 break
             await asyncio.sleep(LAG / 40)
             tickets += (await draw.take(wanted - len(tickets)))[0]
         return tickets
+
+    async def _handed_out(self, name: str, seq: int) -> bool:
+        """Whether somebody was given what was put into a line, and it came if that was us. The
+        leader of a consumer may hear of it later than whoever put it there; one server does not."""
+        if not self._home.replicated:
+            return True
+        found = await self._info(name)
+        if found is not None and found["delivered"]["stream_seq"] < seq:
+            return False
+        await asyncio.sleep(LAG / 40)  # it may be on its way
+        return True
 
     def wrote(self, name: str, seq: int) -> None:
         """This session put something into a line."""
