@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from headrace import App
 from headrace.core.change import Change
 from headrace.core.errors import EngineUnavailable
 from headrace.core.model import Job
@@ -20,9 +18,7 @@ from headrace.engine.nats.claiming import BUSY
 from headrace.engine.nats.tickets import Place
 from headrace.engine.nats.wire import pull
 from headrace.engine.nats.wire.pull import Puller
-from headrace.testing import run_until_idle
 from headrace.testing.conformance.bench import Bench
-from headrace.testing.nats import NatsServer
 from tests.nats.real import RealBench, session_of
 from tests.support import eventually
 
@@ -127,22 +123,6 @@ async def test_claim_waits_for_tickets_that_were_asked_for_ahead(
     pulls.slow = True
     await eventually(lambda: len(pulls.under_way) == BUSY)
     assert len((await real.engine.claim(real.request(BUSY), ends(real, jobs))).jobs) == BUSY
-
-
-async def test_worker_is_not_idle_while_tickets_that_it_asked_for_ahead_are_on_their_way(
-    plain_server: NatsServer, tmp_path: Path
-) -> None:
-    url = f"{plain_server.url}?namespace={tmp_path.name[-20:]}&projection={tmp_path}/p"
-    app, made, ran = App(url), 40 * BUSY, list[int]()
-
-    @app.task(queue="q")
-    async def step(n: int) -> None:
-        ran.append(n)
-
-    async with app:
-        await app.enqueue_many([step.prepare(n) for n in range(made)])
-        await run_until_idle(app, queues="q", concurrency=2 * BUSY)
-        assert len(ran) == made
 
 
 # Empty lines
