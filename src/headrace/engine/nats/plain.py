@@ -68,7 +68,7 @@ class Home(Protocol):
     def server_time(self) -> int: ...
     def note_line(self, place: Place, name: str, seq: int) -> None: ...
     def forget(self, *ids: str) -> None: ...
-    def ring(self, topics: Iterable[str]) -> None: ...
+    def ring(self, topics: Iterable[str], later: bool = False) -> None: ...
 
 
 def simple(settings: QueueSettings | None) -> bool:
@@ -275,7 +275,7 @@ async def insert(
         verdicts.append((Verdict(Outcome.ACCEPTED, job.spec.id, job=job),))
     for (place, line), seq in newest.items():
         home.note_line(place, line, seq)
-    home.ring(topics)
+    home.ring(topics, later=True)
     return verdicts
 
 

@@ -49,6 +49,9 @@ DOCUMENTS, LINES = "documents", "lines"
 FRESH = 5.0
 """Seconds for which settings of queues are believed."""
 
+LATER = 0.002
+"""Seconds after which those are woken who would have heard of a new job already if they could."""
+
 HANDED_OUT = 10_000
 """So many jobs are known to have been handed out; far more than run at a time."""
 
@@ -92,8 +95,9 @@ class Session:
         self._looking: asyncio.Task[None] | None = None
         self.closed = asyncio.Event()
         self._server_ahead = 0.0
-        self._topics: set[str] = set()
-        """What is to be rung."""
+        self._soon: set[str] = set()
+        self._later: set[str] = set()
+        """What is to be rung, and when."""
 
     @property
     def replicated(self) -> bool:
@@ -165,7 +169,8 @@ class Session:
         for line, ticket, _ in (*self.watch.leases.values(), *self.watch.expiries.values()):
             line.give_back([ticket])
         self._ropes.detach(self.connection)
-        self._ring()
+        self._ring(self._soon)
+        self._ring(self._later)
         with contextlib.suppress(Exception):
             await self.connection.flush(1.0)
         await self.connection.close()
@@ -423,17 +428,22 @@ class Session:
         """Wakes those who listen in this process."""
         self._ropes.ring_here(topic)
 
-    def ring(self, topics: Iterable[str]) -> None:
+    def ring(self, topics: Iterable[str], later: bool = False) -> None:
         """Wakes those who listen anywhere; they read what this session has stored. What this turn
-        of the event loop leads to comes first: nobody here waits for others to wake up."""
-        if not self._topics:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._ring)
-        self._topics.update(topics)
+        of the event loop leads to comes first: nobody here waits for others to wake up. What most
+        of them learn from their lines can be said `later`, for the others."""
+        loop = asyncio.get_running_loop()
+        waiting = self._later if later else self._soon
+        if not waiting and later:
+            loop.call_later(LATER, self._ring, waiting)
+        elif not waiting:
+            loop.call_soon(loop.call_soon, self._ring, waiting)
+        waiting.update(topics)
 
-    def _ring(self) -> None:
-        topics, self._topics = self._topics, set()
-        self._ropes.ring(topics, self.connection, self.js.highest)
+    def _ring(self, waiting: set[str]) -> None:
+        if waiting:
+            self._ropes.ring(waiting, self.connection, self.js.highest)
+            waiting.clear()
 
 
 def _always(place: Place) -> set[str]:
