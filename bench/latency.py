@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from figure import Figure, Say, bound, percentile
+from raw_nats import RawPickUp
 from target import Target
 
 import headrace
@@ -39,8 +41,8 @@ async def figures(target: Target, say: Say, *, prefix: str = "") -> list[Figure]
     and of others shown. `prefix` is put before the names of what is no engine's own."""
     compile_ours()
     say(f"{target.name}: idle pick-up in one process")
-    async with target.store("here") as url:
-        here = await _pick_up_here(url)
+    async with target.store("here") as url, target.raw_pickup("here") or nullcontext() as raw:
+        here, beside = await _pick_up_here(url, raw)
     say(f"{target.name}: idle pick-up across processes, start-up, idle worker")
     async with target.store("across") as url:
         across = await _across(url)
@@ -82,12 +84,17 @@ async def figures(target: Target, say: Say, *, prefix: str = "") -> list[Figure]
             wanted=wanted,
         ),
     ]
+    if beside:
+        limit, note = percentile(beside, 0.5), "against the same two round trips without job logic"
+        ours = percentile(here, 0.5)
+        found.insert(1, bound(f"{name}.pickup_vs_raw", ours, limit, "ms", note, wanted=None))
     return found if prefix else [*found, _import_time()]
 
 
-async def _pick_up_here(url: str) -> list[float]:
-    """The producer waits for the handler only: to follow a result is work of its own, which would
-    be done in the same event loop at the same time."""
+async def _pick_up_here(url: str, raw: RawPickUp | None) -> tuple[list[float], list[float]]:
+    """Ours, and the raw ones in between. The producer waits for the handler only: to follow a
+    result is work of its own, which would be done in the same event loop at the same time."""
+    beside: list[float] = []
     async with (app := App(url)):
         started: asyncio.Queue[int] = asyncio.Queue()
 
@@ -96,6 +103,9 @@ async def _pick_up_here(url: str) -> list[float]:
             started.put_nowait(time.perf_counter_ns() - sent)
 
         async def measured() -> int:
+            if raw is not None:
+                beside.append(await raw.measured() * 1000)
+                await asyncio.sleep(0.003)
             await latency.enqueue(time.perf_counter_ns())
             return await started.get()
 
@@ -103,7 +113,7 @@ async def _pick_up_here(url: str) -> list[float]:
         await worker.start()
         times = await _measure(measured)
         await worker.stop()
-    return times
+    return times, beside
 
 
 async def _measure(measured: Callable[[], Awaitable[int]], count: int = 300) -> list[float]:

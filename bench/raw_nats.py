@@ -165,6 +165,41 @@ class RawNats:
         return await worker.run()
 
 
+class RawPickUp:
+    """Jobs that are stored, handed out and started one at a time: both round trips of a pick-up,
+    and nothing else."""
+
+    def __init__(self, raw: RawNats) -> None:
+        self._raw, self._connection = raw, raw.connection
+        self._ids, self._begun = ids(), 0.0
+        self._box = self._connection.inbox()
+        self._connection.subscribe(self._box, self._answered)
+        consumer = Line(raw, Place("default", "default")).consumer("5")  # type: ignore[arg-type]
+        self._puller = raw.js.pull(raw.layout.stream, consumer, self._deliver)
+        self._started: asyncio.Future[float] | None = None
+
+    async def measured(self) -> float:
+        """Seconds from the sending of a job until its start is stored."""
+        self._puller.ask(1)
+        await self._connection.flush(5)
+        self._started = asyncio.get_running_loop().create_future()
+        self._begun = time.perf_counter()
+        created = self._raw._patterns.created
+        created.send(self._connection, next(self._ids), 0, self._connection.inbox())
+        return await self._started
+
+    def _deliver(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
+        job_id, guard = subject.split(b".", 5)[4], ack_tokens(reply).stream_seq
+        self._raw._patterns.started.send(self._connection, job_id, guard, self._box)
+        ack(self._connection, reply)
+
+    def _answered(self, _: bytes, __: object, headers: bytes | None, payload: bytes) -> None:
+        assert headers is None, payload
+        assert b'"error"' not in payload, payload
+        if self._started is not None and not self._started.done():
+            self._started.set_result(time.perf_counter() - self._begun)
+
+
 class RawLog(RawNats):
     """The leanest log: 200 bytes when a job is made, 25 when it is done, no guards."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import raw_nats
-from raw_nats import RawLog, RawNats
+from raw_nats import RawLog, RawNats, RawPickUp
 from raw_sqlite import RawStore, drain_rate, enqueue_rate
 
 from headrace.testing.nats import NatsCluster, NatsServer
@@ -47,6 +47,10 @@ class Target(Protocol):
         """A raw loop that writes less than we do, where it is told what that would bring."""
         ...
 
+    def raw_pickup(self, name: str) -> AbstractAsyncContextManager[RawPickUp] | None:
+        """What a pick-up takes without job logic, where that is more than the store's own time."""
+        ...
+
 
 class SqliteTarget:
     """Files in a folder."""
@@ -73,6 +77,9 @@ class SqliteTarget:
         yield _RawSqlite(self._folder / f"{name}.raw")
 
     def lean(self, name: str) -> None:
+        return None
+
+    def raw_pickup(self, name: str) -> None:
         return None
 
 
@@ -137,4 +144,11 @@ class NatsTarget:
         async with self.store(f"{name}-lean") as url:
             raw = await RawLog(url).open()
             yield raw
+            await raw.close()
+
+    @asynccontextmanager
+    async def raw_pickup(self, name: str) -> AsyncIterator[RawPickUp]:
+        async with self.store(f"{name}-raw") as url:
+            raw = await RawNats(url).open()
+            yield RawPickUp(raw)
             await raw.close()
