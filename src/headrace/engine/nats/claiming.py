@@ -136,7 +136,8 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
     claimed = Claimed(())
     for attempt in range(PASSES):
         left = _left(request, jobs) if jobs else request
-        await _finish(home)
+        if home.watch.rests or home.committer.unfinished:
+            await _finish(home)
         look = _Look(home, left, min(left.limit << attempt, MOST), lost)
         try:
             claimed, more = await look.start(settling)
@@ -171,8 +172,6 @@ def _left(request: ClaimRequest, jobs: Sequence[Job]) -> ClaimRequest:
 
 async def _finish(home: Home) -> None:
     """Goes on with what others have left unfinished."""
-    if not home.watch.rests and not home.committer.unfinished:
-        return
     rests, home.watch.rests = home.watch.rests, []
     if not await home.committer.finish():
         return  # the tickets come again
@@ -231,7 +230,8 @@ class _Look:
         home, request = self._home, self._request
         for place in {Place(request.service, share.queue): None for share in request.shares}:
             line = home.line(place)
-            paused = await home.paused(place)
+            settings = home.known_settings(*place)
+            paused = await home.paused(place) if settings is None else settings.paused
             if request.limit:
                 tickets, self._more[line] = await line.gather(self._want, paused)
                 self._lines[line] = _sorted_out(home, line, tickets, paused, request.now)

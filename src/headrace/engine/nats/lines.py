@@ -239,15 +239,19 @@ class Line:
             return self._with_kept(want, found), more
 
     def _with_kept(self, want: int, found: Sequence[Ticket] = ()) -> list[Ticket]:
-        """What was found and what was kept, as much of it as is wanted; it is the caller's now."""
-        self.hand_on(self._arrived)
-        self._arrived.clear()
-        tickets = list(found)
+        """What was found, has come by itself and was kept, as much of it as is wanted; it is the
+        caller's now."""
+        tickets, spare = list(found), list[Ticket]()
         held = Counter(ticket.line for ticket in tickets)
-        for ticket in sorted(self.kept.values()):  # by their place in the stream
+        for ticket in sorted([*self.kept.values(), *self._arrived]):  # by their place in the stream
             if held[ticket.line] < want or ticket.line in (EARLY, DUE):
                 held[ticket.line] += 1
-                tickets.append(self.kept.pop(ticket.reply))
+                tickets.append(ticket)
+                self.kept.pop(ticket.reply, None)
+            elif ticket.reply not in self.kept:
+                spare.append(ticket)
+        self._arrived.clear()
+        self.hand_on(spare)
         return tickets
 
     def _needs_no_look(self, name: str, held: int, want: int) -> bool:
