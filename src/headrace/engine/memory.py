@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import threading
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -34,6 +36,7 @@ from headrace.core.queue import DEFAULTS, QueueSettings, decode
 from headrace.core.search import matches, parse_cursor
 from headrace.core.states import FINAL, WAITING, State
 from headrace.engine.bells import BellHub, HubBell
+from headrace.engine.bystate import ByState
 from headrace.engine.ledger import Ledger
 from headrace.engine.protocol import (
     DOCUMENTS_TOPIC,
@@ -62,6 +65,7 @@ class MemoryRecords:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
+        self.by_state = ByState()
         self.events: list[Event] = []
         self.seq = 0
         self.errors: dict[str, list[TryError]] = {}
@@ -114,6 +118,7 @@ class MemoryRecords:
             self.counts[before.service, before.queue, before.state] -= 1
         self.counts[new.service, new.queue, new.state] += 1
         self.jobs[new.id] = new
+        self.by_state.put(before, new)
         if new.key:
             line = self._keyed[new.service, new.key.hash]
             if new.state in FINAL:
@@ -128,8 +133,10 @@ class MemoryRecords:
             heapq.heappush(self._delayed[new.service, new.queue], entry)
 
     def remove(self, job: Job) -> None:
-        if self.jobs.pop(job.id, None) is None:
+        stored = self.jobs.pop(job.id, None)
+        if stored is None:
             return
+        self.by_state.drop(stored)
         self.counts[job.service, job.queue, job.state] -= 1
         if job.key:
             self._keyed[job.service, job.key.hash].pop(job.id, None)
@@ -459,17 +466,12 @@ class MemoryEngine:
         before = parse_cursor(cursor)
         jobs: list[Job] = []
         with self._lock:
-            ordered = sorted(self._records.jobs.values(), key=lambda job: -job.seq)
-        looked = 0
-        for job in ordered:
-            if before is not None and job.seq >= before:
-                continue
-            if len(jobs) == limit or looked == _SCAN:
-                last = jobs[-1].seq if len(jobs) == limit else job.seq + 1
-                return Page(tuple(jobs), str(last))
-            looked += 1
-            if matches(job, filter):
-                jobs.append(job)
+            for looked, job in enumerate(self._records.by_state.newest(filter.states, before)):
+                if len(jobs) == limit or looked == _SCAN:
+                    last = jobs[-1].seq if len(jobs) == limit else job.seq + 1
+                    return Page(tuple(jobs), str(last))
+                if matches(job, filter):
+                    jobs.append(job)
         return Page(tuple(jobs))
 
     async def count(self, service: str | None = None) -> list[Counted]:
@@ -485,11 +487,10 @@ class MemoryEngine:
     ) -> list[Entry]:
         with self._lock:
             records = self._records
-            wanted = [
-                event
-                for event in records.events
-                if event.seq > after and job_id in (None, event.job_id)
-            ][:limit]
+            first = bisect_right(records.events, after, key=lambda event: event.seq)
+            later = islice(records.events, first, None)
+            own = (event for event in later if job_id in (None, event.job_id))
+            wanted = list(islice(own, limit))
             return [Entry.of(event, records.jobs.get(event.job_id)) for event in wanted]
 
     async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
