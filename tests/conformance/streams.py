@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headrace.engine.nats.layout import Layout
+from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.wire.connection import Connection
 from headrace.engine.nats.wire.errors import ApiError
-from headrace.engine.nats.wire.jetstream import JetStream
 from headrace.engine.nats.wire.options import Options
 
 NO_STREAM = 10059
@@ -19,7 +19,7 @@ async def remove_stream(url: str, namespace: str) -> None:
     """
     connection = await Connection.open(Options.parse(url))
     try:
-        await JetStream(connection).api(f"STREAM.DELETE.{Layout(namespace).stream}")
+        await PatientJetStream(connection).api(f"STREAM.DELETE.{Layout(namespace).stream}")
     except ApiError as error:
         if error.err_code != NO_STREAM:
             raise

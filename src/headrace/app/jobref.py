@@ -71,6 +71,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         )
 
 
+_TOLD_BY_ERROR = frozenset({State.FAILED, State.DEAD})
+
+
 class JobRef(Generic[R]):
     """A job by its id; works in any process."""
 
@@ -136,7 +139,10 @@ class JobRef(Generic[R]):
         return decoder.decode(b"null" if job.result is None else job.result)
 
     async def _reason(self, job: Job) -> str | None:
-        """Why a job ended as it did, as far as the journal tells."""
+        """Why a job ended as it did, as far as the journal tells; where an error tells it, that is
+        not asked."""
+        if job.state in _TOLD_BY_ERROR:
+            return None
         engine = await self._app.engine()
         entries = await engine.journal(job.version - 1, 1, self.id)
         return entries[0].event.reason if entries else None

@@ -257,7 +257,6 @@ class Batch:
         if starts and not real:
             self._store(subject, b"%d" % at, None, ROLLUP)
             subject = self._layout.timer(service, queue, f"wake.{what}")
-            self.lines[len(self.messages)] = Place(service, queue), DUE
         body = body or b"%d" % at
         if starts and real:
             at -= AHEAD
