@@ -12,6 +12,7 @@ from headrace.core.change import Answer, Change
 from headrace.core.claims import Claimed, ClaimRequest
 from headrace.core.errors import EngineUnavailable
 from headrace.core.model import Job, Stage
+from headrace.core.states import State
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import message, plain
 from headrace.engine.nats.commit import Committer, punctual
@@ -22,6 +23,7 @@ from headrace.engine.nats.parts import Domain, Part, job_part, key_part, lease_t
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, JOB, REST, RUN, Place, Ticket
 from headrace.engine.nats.transaction import Transaction, replace
+from headrace.engine.nats.unwatched import Unwatched, watched_by_tickets
 
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""
@@ -50,6 +52,7 @@ class Home(plain.Home, Protocol):
     layout: Layout
     committer: Committer
     watch: Watch
+    unwatched: Unwatched
 
     @property
     def repeats(self) -> int: ...
@@ -270,14 +273,18 @@ class _Look:
             choice[share.queue] = line_up[room:]
         jobs = await plain.start(self._home, request, chosen, self._lost)
         by_queue = {line.place.queue: line for line in self._lines}
+        by_tickets = watched_by_tickets(request)
         refused = 0
         for (ticket, before), job in zip(chosen, jobs, strict=True):
+            line = by_queue[before.queue]
             if job is None:
                 refused += 1
                 known = ticket._replace(delivered=ticket.delivered + 1)  # needs a closer look
-                by_queue[before.queue].hand_on([known])
+                line.hand_on([known])
+            elif by_tickets:
+                self._home.unwatched.add(job, line, ticket, request.now)
             else:
-                by_queue[before.queue].give_up([ticket])
+                line.give_up([ticket])
         for line in self._lines:
             line.hand_on(ticket for ticket, _ in choice[line.place.queue])
         return Claimed(tuple(job for job in jobs if job)), refused
@@ -304,7 +311,7 @@ class _Look:
         except _Narrow as narrow:
             await settling.answers()  # the next look is to see them
             for line, tickets in self._lines.items():
-                line.give_up(ticket for ticket in tickets if ticket.reply in narrow.stale)
+                self._give_up(line, [ticket for ticket in tickets if ticket.reply in narrow.stale])
                 line.hand_on(ticket for ticket in tickets if ticket.reply not in narrow.stale)
             return Claimed(()), True
         useless = sum(self._settle(line, claimed.jobs) for line in self._lines)
@@ -394,9 +401,20 @@ class _Look:
                 others.append(ticket)
             else:
                 used.append(ticket)
-        line.give_up(used)
+        self._give_up(line, used)
         line.hand_on(others)
         return sum(ticket.whose not in ids for ticket in used)
+
+    def _give_up(self, line: Line, tickets: Sequence[Ticket]) -> None:
+        """They are of no use, but for those by which others watch what runs."""
+        assert self._seen is not None
+        for ticket in tickets:
+            known = self._seen.known.get(job_part(ticket.whose))
+            job = known.value.job if known else None
+            if ticket.kind == JOB and job and job.state is State.ACTIVE and job.lease_until:
+                self._home.unwatched.add(job, line, ticket, self._request.now)
+            else:
+                line.give_up([ticket])
 
 
 def _can_start(ticket: Ticket, transaction: Transaction, now: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.core.admission import Verdict
-from headrace.core.change import Answer, Change
+from headrace.core.change import Answer, Applied, Change
 from headrace.core.claims import Claimed, ClaimRequest, Lease, Renewal
 from headrace.core.errors import AppClosed, EngineUnavailable, PayloadTooLarge
 from headrace.core.model import Counted, Document, Filter, Job, KeyStatus, NewJob, Page
@@ -213,8 +213,7 @@ class NatsEngine:
             log.warning("nothing could be claimed: %s", error)
             return _handed_out(session, Claimed((), request.now), await self.apply(changes))
         try:
-            answers = await settling.answers()
-            await session.committer.finish()
+            answers = await _settled(session, settling)
         except BaseException:
             session.owed.setdefault(request.worker, []).extend(claimed.jobs)
             raise
@@ -222,9 +221,7 @@ class NatsEngine:
 
     async def apply(self, changes: Sequence[Change]) -> list[Answer]:
         session = await self._session()
-        answers = await _settling(session, changes).answers()
-        await session.committer.finish()
-        return list(answers)
+        return list(await _settled(session, _settling(session, changes)))
 
     async def extend(self, leases: Sequence[Lease], until: int) -> list[Renewal]:
         session = await self._session()
@@ -370,6 +367,16 @@ def _settling(session: Session, changes: Sequence[Change]) -> Settling:
     if ends is None:
         return claiming.Asked(ask, changes)
     return plain.Ending(session, ends, otherwise)
+
+
+async def _settled(session: Session, settling: Settling) -> Sequence[Answer]:
+    """The answers to changes, with all that follows from them done."""
+    answers = await settling.answers()
+    for answer in answers:
+        if isinstance(answer, Applied) and answer.job.state is not State.ACTIVE:
+            session.unwatched.ended(answer.job.spec.id)
+    await session.committer.finish()
+    return answers
 
 
 def _wanted(group: Sequence[NewJob]) -> list[Part]:

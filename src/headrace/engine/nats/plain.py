@@ -29,15 +29,14 @@ from headrace.core.model import DEFAULT_PRIORITY, Job, NewJob, Stage
 from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.engine.nats import message
-from headrace.engine.nats.batch import block, schedule
 from headrace.engine.nats.commit import Fault
 from headrace.engine.nats.errors import CONFLICTS, Conflict, passing, translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
-from headrace.engine.nats.parts import lease_timer
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, EARLY, Place, Ticket
+from headrace.engine.nats.unwatched import lease_watch, watched_by_tickets
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.protocol import job_topic, work_topic
@@ -308,7 +307,7 @@ async def start(
     if not chosen:
         return []
     reach(home, "before_commit")
-    timer = _watch(home, request, [job.id for _, job in chosen])
+    timer = None if watched_by_tickets(request) else _watch(home, request, chosen)
     jobs: list[Job] = []
     sent: list[Sent] = []
     for ticket, job in chosen:
@@ -324,12 +323,12 @@ async def start(
 
 
 async def _started(
-    home: Home, timer: Sent, jobs: Sequence[Job], sent: Sequence[Sent], lost: dict[str, Job]
+    home: Home, timer: Sent | None, jobs: Sequence[Job], sent: Sequence[Sent], lost: dict[str, Job]
 ) -> list[Job | None]:
     """The jobs that were started. Where the stream cannot be reached for long, those that are
     known to be: the others are found when their lease is over."""
     answers, trouble = await stored(home, sent, repeat=False)
-    _, unwatched = await stored(home, [timer])  # it was sent before them
+    unwatched = (await stored(home, [timer]))[1] if timer else None  # it was sent before them
     found: list[Job | None] = []
     for job, (seq, again) in zip(jobs, answers, strict=False):
         if seq is not None:
@@ -371,13 +370,10 @@ def same_start(job: Job, started: Job) -> bool:
     )
 
 
-def _watch(home: Home, request: ClaimRequest, ids: Sequence[str]) -> Sent:
+def _watch(home: Home, request: ClaimRequest, chosen: Sequence[tuple[Ticket, Job]]) -> Sent:
     """Sets the timer of a claim, before its jobs start."""
-    timer = lease_timer(request.service, ids, request.now + request.lease)
-    service, queue, what, at, body = timer
-    fired = home.layout.fired(service, queue, what)
-    headers = block(schedule(at - request.now + home.server_time(), fired))
-    return send(home, Pending(home.layout.timer(service, queue, what), body, headers))
+    ids, at = [job.id for _, job in chosen], request.lease + home.server_time()
+    return send(home, lease_watch(home, request.service, ids, at))
 
 
 # Ending

@@ -29,6 +29,7 @@ from headrace.engine.nats.plain import Held
 from headrace.engine.nats.projection import Projection
 from headrace.engine.nats.tickets import DUE, EARLY, Place
 from headrace.engine.nats.transaction import Transaction, replace
+from headrace.engine.nats.unwatched import Unwatched
 from headrace.engine.nats.wire.connection import Connection, Locate
 from headrace.engine.nats.wire.errors import WireError
 from headrace.engine.nats.wire.jetstream import Pending
@@ -78,6 +79,7 @@ class Session:
         self.replicas = 1
         self.created = ""
         self.watch = Watch()
+        self.unwatched = Unwatched(self)
         self.held: dict[str, Held] = {}
         self.committer = Committer(self)
         self.owed: dict[str, list[Job]] = {}
@@ -164,6 +166,7 @@ class Session:
         for task in (self._looking, self._reading):
             if task is not None:
                 task.cancel()
+        self.unwatched.close()
         for line in self._lines.values():
             line.close()
         for line, ticket, _ in (*self.watch.leases.values(), *self.watch.expiries.values()):
@@ -227,6 +230,7 @@ class Session:
         await self._renew_lines()
         self.doubt_settings()
         self.watch = Watch()
+        self.unwatched.drop()
         self.held.clear()
         self.owed.clear()
         self.committer.forget()

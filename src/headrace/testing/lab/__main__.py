@@ -29,6 +29,9 @@ ENOUGH = 100
 """So many jobs end in a run that is worth something, if need be after a longer time: on a machine
 that is busy with others, few would."""
 
+LEASES = (1.5, 12.0)
+"""Seconds of the leases of a run, in turn: engines may care for long ones in another way."""
+
 SHOWN = 5
 """So many violations of a run are explained on the screen; the rest is in its folder."""
 
@@ -48,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing is left behind either way
     try:
         for tally in tallies:
-            _drive(tally, seed, seconds, Path(given.folder) if given.folder else None)
+            keep = Path(given.folder) if given.folder else None
+            _drive(tally, seed, seconds, keep, [given.lease] if given.lease else LEASES)
     except KeyboardInterrupt:
         _say("\nlab: interrupted")
         return 130
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", action="append", choices=list(DEPLOYMENTS))
     parser.add_argument("--minutes", type=_positive, default=3.0, help="for each engine")
     parser.add_argument("--hours", type=_positive, help="in place of minutes")
+    parser.add_argument("--lease", type=_positive, help="seconds; else the runs take turns")
     parser.add_argument("--seed", type=int, help="one that is printed repeats a lab")
     parser.add_argument("--folder", help="keep all evidence there")
     parser.add_argument("--check", metavar="FOLDER", help="judge the evidence of a run again")
@@ -75,7 +80,9 @@ def _positive(text: str) -> float:
     return value
 
 
-def _drive(tally: Tally, seed: int, seconds: float, keep: Path | None) -> None:
+def _drive(
+    tally: Tally, seed: int, seconds: float, keep: Path | None, leases: Sequence[float]
+) -> None:
     """Runs one engine until its time is over."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 or tally.runs == 0:
@@ -83,7 +90,12 @@ def _drive(tally: Tally, seed: int, seconds: float, keep: Path | None) -> None:
         place = keep or Path(tempfile.mkdtemp(prefix="headrace-lab-"))
         folder = place / f"{tally.engine}-{seed}-{number}"
         faults = max(5.0, min(ROUND, left))
-        setup = Setup(seed=seed + number, seconds=faults, jobs=round(ENOUGH * faults / ROUND))
+        setup = Setup(
+            seed=seed + number,
+            seconds=faults,
+            jobs=round(ENOUGH * faults / ROUND),
+            lease=leases[number % len(leases)],
+        )
         found = 1
         try:
             outcome = asyncio.run(

@@ -45,7 +45,7 @@ class Setup:
     producers: int = 2
     concurrency: int = 8
     lease: float = 1.5
-    quiet: float = 60.0
+    quiet: float = 120.0
     """Seconds without the end of a job, once the faults are over, after which the others are taken
     to be stuck."""
     kinds: Mapping[str, Kind] | None = None

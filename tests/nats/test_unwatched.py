@@ -1,0 +1,232 @@
+"""Jobs that run without a timer: their tickets bring somebody who looks, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from headrace.core.model import Job, Progress
+from headrace.core.outcome import Completed, Detached
+from headrace.engine.nats import NatsEngine, lines, unwatched
+from headrace.engine.nats.layout import WATCH
+from headrace.engine.nats.lines import ACK_WAIT
+from headrace.engine.nats.wire.errors import TimedOut
+from headrace.testing.nats import NatsServer
+from tests.nats.real import RealBench, session_of
+from tests.support import LIMIT, eventually
+
+SHORT = ACK_WAIT // 1_000_000 - 1
+"""A lease that is over before a ticket comes to somebody else."""
+
+
+async def timers(bench: RealBench) -> list[set[str]]:
+    """The jobs that each timer of leases names."""
+    home = await session_of(bench)
+    found = await home.js.read_all(home.layout.stream, home.layout.timer("svc", WATCH, "lease.*"))
+    return [set(msgspec.json.decode(one.payload, type=list[str])) for one in found]
+
+
+async def unsettled(bench: RealBench) -> int:
+    """Tickets that somebody has and did not give up."""
+    home = await session_of(bench)
+    await home.connection.flush()
+    name = f"CONSUMER.INFO.{home.layout.stream}.svc~q~5"
+    return (await home.js.api(name))["num_ack_pending"]
+
+
+async def running(bench: RealBench, *ids: str) -> list[Job]:
+    """Jobs that are started on their own, without a transaction."""
+    await bench.add("first")  # the queue is known from now on
+    await bench.complete(await bench.start(lease=SHORT))
+    await bench.add("warm")
+    await bench.complete(await bench.start())
+    for id in ids:
+        await bench.add(id)
+    jobs = await bench.claim(len(ids))
+    assert [job.id for job in jobs] == list(ids)
+    return jobs
+
+
+@pytest.fixture
+async def other(real: RealBench, plain_server: NatsServer) -> AsyncIterator[RealBench]:
+    """Another worker of the same queue."""
+    assert isinstance(real.engine, NatsEngine)
+    engine = NatsEngine(f"{plain_server.url}?namespace={real.engine.namespace}")
+    await engine.open()
+    yield RealBench(engine)
+    await engine.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job ever runs for long."""
+    monkeypatch.setattr(unwatched, "MOMENT", LIMIT * 10)
+
+
+# While nothing goes wrong
+
+
+async def test_job_that_ends_soon_needs_no_timer(real: RealBench, patient: None) -> None:
+    jobs = await running(real, "a", "b")
+    before = await timers(real)
+    assert await unsettled(real) == 2
+    for job in jobs:
+        await real.complete(job)
+    assert await unsettled(real) == 0
+    assert await timers(real) == before
+    assert not any({"warm", "a", "b"} & ids for ids in before)
+
+
+async def test_jobs_that_go_on_running_get_a_timer_together(real: RealBench) -> None:
+    await running(real, "a", "b")
+
+    async def watched() -> bool:
+        return {"a", "b"} in await timers(real)
+
+    await eventually(watched)
+
+    async def given_up() -> bool:
+        return await unsettled(real) == 0
+
+    await eventually(given_up)
+
+
+async def test_many_jobs_get_several_timers(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unwatched, "TOGETHER", 2)
+    await running(real, "a", "b", "c")
+
+    async def watched() -> bool:
+        found = await timers(real)
+        return {"a", "b"} in found and {"c"} in found
+
+    await eventually(watched)
+
+
+async def test_short_lease_has_a_timer_before_the_job_starts(
+    real: RealBench, patient: None
+) -> None:
+    await running(real)
+    await real.add("a")
+    await real.start(lease=SHORT)
+    assert {"a"} in await timers(real)
+    assert await unsettled(real) == 0
+
+
+@pytest.mark.parametrize("how", ["reports", "detaches"])
+async def test_job_that_says_something_of_itself_is_watched_still(
+    real: RealBench, patient: None, how: str
+) -> None:
+    (job,) = await running(real, "a")
+    if how == "reports":
+        await real.report(job, Progress(1, 2))
+    else:
+        await real.settle(job, Detached(until=real.now + 60_000))
+    assert await unsettled(real) == 1
+
+
+async def test_failed_job_needs_no_timer(real: RealBench, patient: None) -> None:
+    (job,) = await running(real, "a")
+    before = len(await timers(real))
+    await real.fail(job, after=60_000)
+    assert await unsettled(real) == 0
+    assert len(await timers(real)) == before
+
+
+# When something does
+
+
+def _start_and_die(engine: NatsEngine) -> None:
+    async def main() -> None:
+        await engine.open()
+        bench = RealBench(engine)
+        await bench.complete(await bench.start())  # in a transaction: not all is known yet
+        assert (await bench.start()).id == "a"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_job_of_a_worker_that_was_killed_is_watched_by_another(
+    real: RealBench, plain_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "ACK_WAIT", 500_000_000)  # of the consumers that are made here
+    await running(real)
+    for id in ("warm2", "a"):
+        await real.add(id)
+    assert isinstance(real.engine, NatsEngine)
+    doomed = NatsEngine(f"{plain_server.url}?namespace={real.engine.namespace}")
+    child = multiprocessing.get_context("fork").Process(target=_start_and_die, args=(doomed,))
+    child.start()
+    await asyncio.to_thread(child.join, LIMIT)
+    assert child.exitcode == -signal.SIGKILL
+    assert await real.state("a") == "active"
+    assert not any("a" in ids for ids in await timers(real))
+
+    async def watched() -> bool:
+        assert await real.claim() == []
+        return {"a"} in await timers(real)
+
+    await eventually(watched)
+
+
+async def test_tickets_of_a_session_that_ends_come_to_another_at_once(
+    real: RealBench, other: RealBench, patient: None
+) -> None:
+    (job,) = await running(other, "a")
+    await other.engine.close()
+
+    async def handed_on() -> bool:
+        assert await real.claim() == []
+        home = await session_of(real)
+        return job.id in home.unwatched._kept  # pyright: ignore[reportPrivateUsage]
+
+    await eventually(handed_on)
+
+
+async def test_ticket_that_comes_again_while_the_job_runs_does_no_harm(
+    real: RealBench, patient: None
+) -> None:
+    (job,) = await running(real, "a")
+    home = await session_of(real)
+    kept = home.unwatched._kept["a"]  # pyright: ignore[reportPrivateUsage]
+    kept.line.give_back([kept.ticket])
+
+    async def came() -> bool:
+        assert await real.claim() == []
+        return home.unwatched._kept["a"].ticket.delivered > 1  # pyright: ignore[reportPrivateUsage]
+
+    await eventually(came)
+    assert (await real.complete(job)).state == "completed"
+    assert await unsettled(real) == 0
+
+
+async def test_timer_that_cannot_be_stored_is_stored_later(
+    real: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = await running(real, "a")
+    home = await session_of(real)
+    store, refused = home.js.store_batch, list[object]()
+
+    async def failing(*given: object) -> int:
+        refused.append(given)
+        if len(refused) < 3:
+            raise TimedOut("no answer")
+        return await store(*given)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(home.js, "store_batch", failing)
+
+    async def watched() -> bool:
+        return {"a"} in await timers(real)
+
+    await eventually(watched)
+    assert len(refused) >= 3
+    assert await real.apply(await real.settled(job, Completed()))
