@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from headrace import App, InvalidValue, State
 from headrace.app.workers import worker_options
 from headrace.core.change import Change
-from headrace.core.claims import ClaimRequest
+from headrace.core.claims import Claimed, ClaimRequest
+from headrace.runtime import exchange
 from headrace.runtime.shares import Shares
 from headrace.testing import run_until_idle, running
 from tests.support import eventually, within
@@ -179,6 +181,39 @@ class TestConcurrency:
             assert asked[0] == -(-5 // engine.overlap)
             assert all(limit <= 5 - 4 for limit in asked[engine.overlap :])
             leave.set()
+
+    async def test_claim_that_finds_nothing_does_not_stop_others_that_find_plenty(
+        self, app: App, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What an overlapping claim has in its hands, the other does not see."""
+        monkeypatch.setattr(exchange, "LOOK_AGAIN", 3600.0)
+        engine, calls, in_vain = await app.engine(), count(1), asyncio.Event()
+        claim = engine.claim
+
+        async def overlapping(request: ClaimRequest, changes: Sequence[Change] = ()) -> Claimed:
+            match next(calls):
+                case 2:
+                    claimed = await claim(request, changes)
+                    await within(in_vain.wait())
+                    return claimed
+                case 3:
+                    answers = await engine.apply(changes) if changes else ()
+                    asyncio.get_running_loop().call_later(0.01, in_vain.set)
+                    return Claimed((), answers=tuple(answers))
+                case _:
+                    return await claim(request, changes)
+
+        engine.claim = overlapping  # pyright: ignore
+        monkeypatch.setattr(type(engine), "overlap", 2)
+
+        @app.task
+        async def noop() -> None: ...
+
+        refs = [await noop.enqueue() for _ in range(10)]
+        async with running(app, concurrency=4):
+            for ref in refs:
+                await ref.wait(10)
+        assert in_vain.is_set()
 
     async def test_queue_s_cap_holds_over_all_workers(self, app: App) -> None:
         leave = asyncio.Event()

@@ -118,6 +118,13 @@ class BellHub:
         for bell in bells:
             bell.ring()
 
+    def ring_one(self, topic: str) -> None:
+        """The same for one topic; called from any thread."""
+        with self._lock:
+            bells = tuple(self._bells.get(topic, ()))
+        for bell in bells:
+            bell.ring()
+
 
 def running() -> asyncio.AbstractEventLoop | None:
     """The event loop of this thread, if one runs."""

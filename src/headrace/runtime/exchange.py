@@ -276,7 +276,10 @@ class Exchange:
     def _see(self, claimed: Claimed, wanted: int, looks: int) -> None:
         """Rests until there is a reason to look, where a claim found less than it asked for."""
         self.next_due, self._plenty = claimed.next_due, len(claimed.jobs) >= wanted
-        if self._plenty or self._looks != looks:
+        if self._plenty:
+            self._looking = True  # one beside it may have found nothing, because this had it all
+            return
+        if self._looks != looks:
             return
         self._looking = False
         self._disarm()

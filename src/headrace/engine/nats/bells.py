@@ -80,7 +80,7 @@ class Ropes:
 
     def ring_here(self, topic: str) -> None:
         """Rings in this process only."""
-        self._hub.ring({topic})
+        self._hub.ring_one(topic)
 
     def ring_all(self) -> None:
         """Something may have happened that nobody told."""
@@ -129,13 +129,13 @@ class Ropes:
 
         def ring(_: bytes, __: object, ___: object, payload: bytes) -> None:
             self._heard(payload)
-            self._hub.ring({topic})
+            self._hub.ring_one(topic)
 
         def ring_if_named(_: bytes, __: object, ___: object, payload: bytes) -> None:
             words = payload.split(b" ")
             if wanted in words:
                 self._heard(words[0])
-                self._hub.ring({topic})
+                self._hub.ring_one(topic)
 
         kind, name = _read(topic)
         wanted = name.encode()

@@ -136,12 +136,12 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
     """Starts jobs until there are enough or no more."""
     jobs: list[Job] = []
     lost: dict[str, Job] = {}
-    claimed = Claimed(())
+    claimed, by_hand = Claimed(()), not punctual(request.now)
     for attempt in range(PASSES):
         left = _left(request, jobs) if jobs else request
         if home.watch.rests or home.committer.unfinished:
             await _finish(home)
-        look = _Look(home, left, min(left.limit << attempt, MOST), lost)
+        look = _Look(home, left, min(left.limit << attempt, MOST), lost, by_hand)
         try:
             claimed, more = await look.start(settling)
         except EngineUnavailable:
@@ -155,7 +155,7 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
             break
     else:
         claimed = replace(claimed, next_due=request.now)
-    if punctual(request.now):
+    if not by_hand:
         room = request.limit - len(jobs)
         soon = min(room, SOON) if room else request.limit if len(settling) >= BUSY else 0
         for share in request.shares if soon else ():
@@ -197,10 +197,13 @@ Choice = dict[str, list[tuple[Ticket, Job]]]
 class _Look:
     """A look at the first `want` tickets of each line, and the jobs that start from it."""
 
-    def __init__(self, home: Home, request: ClaimRequest, want: int, lost: dict[str, Job]) -> None:
-        """Those that this claim may have started are the `lost`."""
+    def __init__(
+        self, home: Home, request: ClaimRequest, want: int, lost: dict[str, Job], by_hand: bool
+    ) -> None:
+        """Those that this claim may have started are the `lost`; somebody may move the clock
+        `by_hand`."""
         self._home, self._request, self._want = home, request, want
-        self._lost = lost
+        self._lost, self._by_hand = lost, by_hand
         self._lines: dict[Line, list[Ticket]] = {}
         self._more: dict[Line, set[str]] = {}
         """The lines of which not all tickets were looked at."""
@@ -216,8 +219,8 @@ class _Look:
         """Starts jobs; whether another look may find more."""
         try:
             await self._gather()
-            by_hand = not punctual(self._request.now) and not settling.asked
-            choice = None if self._delayed or by_hand else self._plain()  # a change may set a timer
+            unsure = self._by_hand and not settling.asked  # a change may set a timer
+            choice = None if self._delayed or unsure else self._plain()
             if choice is None:
                 return await self._start(settling)
             first = not settling.asked
@@ -238,7 +241,7 @@ class _Look:
             if request.limit:
                 tickets, self._more[line] = await line.gather(self._want, paused)
                 self._lines[line] = _sorted_out(home, line, tickets, paused, request.now)
-            if not punctual(request.now):
+            if self._by_hand:
                 self._delayed += await _delayed(home, place)
 
     # Each job on its own

@@ -8,7 +8,6 @@ where it was, or where the ticket is out of date. No job depends on one: the gua
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -125,7 +124,9 @@ class _Draw:
         finally:
             self._done = None
         got, self._got = self._got, []
-        return got, status
+        for ticket in got[want:]:
+            self._late(ticket)  # others may be waiting for some
+        return got[:want], status
 
     @property
     def lingers(self) -> bool:
@@ -133,10 +134,11 @@ class _Draw:
         return self._puller is not None and self._puller.outstanding > 0
 
     def linger(self, want: int) -> None:
-        """Lets tickets come by themselves for a while."""
-        if self._puller is not None and not self._puller.outstanding:
+        """Lets so many tickets come by themselves for a while. More are asked for before the last
+        has come: the next one would have to wait for the question."""
+        if self._puller is not None and self._puller.outstanding <= want // 2:
             with suppress(WireError):
-                self._puller.ask(want, expires=LINGER)
+                self._puller.ask(want - self._puller.outstanding, expires=LINGER)
 
     def _deliver(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
         ticket = read_ticket(subject, reply, payload)
@@ -215,15 +217,15 @@ class Line:
             names = await self.names()
             if paused:
                 names = [name for name in names if name == DUE]
-            found = self._with_kept(want)
-            held = Counter(ticket.line for ticket in found)
+            found, held = self._with_kept(want)
             more = {name for name, count in held.items() if count >= want}
             if not paused:
-                names = [name for name in names if not self._needs_no_look(name, held[name], want)]
+                names = [n for n in names if not self._needs_no_look(n, held.get(n, 0), want)]
             if not names:
                 return found, more
             drawn = await asyncio.gather(
-                *(self._draw(name, want, held[name]) for name in names), return_exceptions=True
+                *(self._draw(name, want, held.get(name, 0)) for name in names),
+                return_exceptions=True,
             )
             trouble: list[BaseException] = []
             for name, answer in zip(names, drawn, strict=True):
@@ -236,23 +238,28 @@ class Line:
             if trouble:
                 self.hand_on(found)
                 raise trouble[0]
-            return self._with_kept(want, found), more
+            return self._with_kept(want, found)[0], more
 
-    def _with_kept(self, want: int, found: Sequence[Ticket] = ()) -> list[Ticket]:
-        """What was found, has come by itself and was kept, as much of it as is wanted; it is the
-        caller's now."""
+    def _with_kept(
+        self, want: int, found: Sequence[Ticket] = ()
+    ) -> tuple[list[Ticket], dict[str, int]]:
+        """What was found, has come by itself and was kept, as much of it as is wanted, and how many
+        of each line; they are the caller's now."""
         tickets, spare = list(found), list[Ticket]()
-        held = Counter(ticket.line for ticket in tickets)
+        held: dict[str, int] = {}
+        for ticket in tickets:
+            held[ticket.line] = held.get(ticket.line, 0) + 1
         for ticket in sorted([*self.kept.values(), *self._arrived]):  # by their place in the stream
-            if held[ticket.line] < want or ticket.line in (EARLY, DUE):
-                held[ticket.line] += 1
+            count = held.get(ticket.line, 0)
+            if count < want or ticket.line in (EARLY, DUE):
+                held[ticket.line] = count + 1
                 tickets.append(ticket)
                 self.kept.pop(ticket.reply, None)
             elif ticket.reply not in self.kept:
                 spare.append(ticket)
         self._arrived.clear()
         self.hand_on(spare)
-        return tickets
+        return tickets, held
 
     def _needs_no_look(self, name: str, held: int, want: int) -> bool:
         """Whether enough of a line is there, or it was empty just now and hands out by itself what

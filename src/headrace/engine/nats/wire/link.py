@@ -25,6 +25,9 @@ from headrace.engine.nats.wire.parser import Callback, Parser
 HIGH_WATER = 1 << 20
 """Bytes in the transport from which on `drained()` waits."""
 
+QUIET = 0.002
+"""Seconds after which a link on which nothing was sent sends at once."""
+
 
 class Owner(Protocol):
     """Who is told what happens on a link."""
@@ -47,8 +50,8 @@ class Owner(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """Reads by the chunk, writes once per turn of the event loop, and watches that the server
-    lives."""
+    """Reads by the chunk, writes once per turn of the event loop while there is much to write, and
+    watches that the server lives."""
 
     def __init__(
         self, address: Address, options: Options, owner: Owner, opened: Callable[[Link], None]
@@ -65,7 +68,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._scheduled = self._deferred = self._paused = self._heard = self._live = False
-        self._silent = 0
+        self._silent, self._sent_at = 0, 0.0
         self._drained: asyncio.Future[None] | None = None
         self._pongs: deque[Callable[[WireError | None], None]] = deque()
         self._tick: asyncio.TimerHandle | None = None
@@ -152,10 +155,14 @@ class Link(asyncio.Protocol):
     # writing
 
     def write(self, data: bytes) -> None:
-        """Sends soon, together with all else of this turn."""
+        """Sends together with all else of this turn; what comes after some quiet, at once."""
         self._out.append(data)
         self.pending += len(data)
-        if not self._scheduled:
+        if self._scheduled:
+            return
+        if self._loop.time() - self._sent_at > QUIET:
+            self._send()
+        else:
             self._scheduled = True
             self._loop.call_soon(self._send)
 
@@ -178,8 +185,10 @@ class Link(asyncio.Protocol):
         self._scheduled = False
         transport = self._transport
         if self._out and transport is not None:
-            transport.write(b"".join(self._out))
+            if not transport.is_closing():
+                transport.write(b"".join(self._out))
             self._out.clear()
+            self._sent_at = self._loop.time()
             self.pending = transport.get_write_buffer_size()
 
     def subscribe(
