@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 from headrace import App
-from headrace.core.errors import StoreTooNew
+from headrace.core.errors import InvalidValue, StoreTooNew
+from headrace.core.model import Filter
 from headrace.core.queue import QueueSettings
 from headrace.core.states import State
 from headrace.engine.sqlite import SqliteEngine, schema
@@ -52,11 +53,11 @@ def layout(path: Path) -> int:
         return store.pragma("user_version")
 
 
-def migrated_by_another(path: Path) -> None:
+def migrated_by_another(path: Path, change: str = NEXT) -> None:
     """What a newer Headrace in another process does when it opens the store."""
     store = apsw.Connection(str(path))
     store.set_busy_timeout(10_000)
-    store.execute(f"BEGIN IMMEDIATE; {NEXT} PRAGMA user_version = {OLD + 1}; COMMIT")
+    store.execute(f"BEGIN IMMEDIATE; {change} PRAGMA user_version = {OLD + 1}; COMMIT")
     store.close()
 
 
@@ -150,6 +151,24 @@ async def test_engine_that_is_open_writes_nothing_into_a_store_that_became_too_n
     found = caller.execute("SELECT id, state FROM jobs ORDER BY seq").fetchall()
     assert found == [("done", "completed"), ("waiting", "pending"), ("before", "pending")]
     caller.close()
+    await engine.close()
+
+
+async def test_what_cannot_be_read_because_the_store_became_too_new_is_said_to_be_so(
+    path: Path,
+) -> None:
+    await with_jobs(path)
+    engine = SqliteEngine(path)
+    await engine.open()
+    bench = Bench(engine)
+    assert await bench.state("done") == "completed"
+    migrated_by_another(path, "ALTER TABLE jobs RENAME COLUMN state TO condition;")
+
+    for read in (engine.get(["done"]), engine.find(Filter())):
+        with pytest.raises(StoreTooNew, match=r"jobs\.db.*upgrade Headrace"):
+            await read
+    with pytest.raises(InvalidValue, match="cursor"):
+        await engine.find(Filter(), cursor="nonsense")
     await engine.close()
 
 

@@ -307,22 +307,21 @@ class Line:
         while len(tickets) < wanted and clock() < deadline:
             if draw.seen >= expected and (tickets or draw.lingers or clock() > back):
                 break
-            if draw.lingers and await self._handed_out(name, expected):
+            if draw.lingers and not self._home.replicated:
                 break
-            await asyncio.sleep(LAG / 40)
+            handed_out = draw.lingers and await self._handed_out(name, expected)
+            if not handed_out:
+                await asyncio.sleep(LAG / 40)
             tickets += (await draw.take(wanted - len(tickets)))[0]
+            if handed_out:
+                break  # and the answer came after it, if it was handed out here
         return tickets
 
     async def _handed_out(self, name: str, seq: int) -> bool:
-        """Whether somebody was given what was put into a line, and it came if that was us. The
-        leader of a consumer may hear of it later than whoever put it there; one server does not."""
-        if not self._home.replicated:
-            return True
+        """Whether somebody was given what was put into a line. The leader of a consumer may hear of
+        it later than whoever put it there; one server does not."""
         found = await self._info(name)
-        if found is not None and found["delivered"]["stream_seq"] < seq:
-            return False
-        await asyncio.sleep(LAG / 40)  # it may be on its way
-        return True
+        return found is None or found["delivered"]["stream_seq"] >= seq
 
     def wrote(self, name: str, seq: int) -> None:
         """This session put something into a line."""

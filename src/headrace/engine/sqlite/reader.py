@@ -10,6 +10,7 @@ from typing import cast
 import apsw
 import msgspec
 
+from headrace.core.errors import EngineError, HeadraceError, StoreTooNew
 from headrace.core.model import (
     MAX_LOGS,
     Counted,
@@ -29,7 +30,7 @@ from headrace.engine.sqlite.lane import Answered, Ask, Lane, send
 from headrace.engine.sqlite.location import Location
 from headrace.engine.sqlite.pace import Pace
 from headrace.engine.sqlite.rows import fetch_edges, fetch_jobs
-from headrace.engine.sqlite.schema import connect
+from headrace.engine.sqlite.schema import check, connect
 from headrace.engine.sqlite.sql import statement
 from headrace.engine.sqlite.store import Store, seqs, texts
 from headrace.engine.statements import LARGEST
@@ -106,9 +107,20 @@ class Reader:
     def _explained(self, error: Exception) -> Exception:
         if breaks_connection(error):
             self._disconnect()
-        if isinstance(error, apsw.Error):
-            return translate(error, self._location.path) or error
-        return error
+        if isinstance(error, apsw.Error) and (known := translate(error, self._location.path)):
+            return known
+        return error if isinstance(error, HeadraceError) else self._too_new() or error
+
+    def _too_new(self) -> StoreTooNew | None:
+        """Why something cannot be read that a newer Headrace may have written meanwhile."""
+        try:
+            if self._store is not None:
+                check(self._store, self._location.path)
+        except StoreTooNew as error:
+            return error
+        except (apsw.Error, EngineError):
+            pass
+        return None
 
 
 def jobs_by_id(store: Store, ids: Sequence[str]) -> dict[str, Job]:
