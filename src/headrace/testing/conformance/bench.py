@@ -124,17 +124,18 @@ class Bench:
     def new(self, id: str | None = None, **options: Unpack[Options]) -> NewJob:
         """A job to insert: of type `work` in queue `q`, due now, unless it says otherwise."""
         self._made += 1
+        now = self.now  # once: where the clock runs, a job must not be due before it was made
         payload = options.pop("payload", {})
         delay = options.pop("delay", 0)
         options.setdefault("service", self.service)
         options.setdefault("type", "work")
         options.setdefault("queue", "q")
         options.setdefault("context", CONTEXT)
-        options.setdefault("run_at", self.now + delay)
+        options.setdefault("run_at", now + delay)
         return NewJob(
             id=id or f"job-{self._made}",
             payload=raw(payload),
-            created_at=self.now,
+            created_at=now,
             **options,  # pyright: ignore[reportCallIssue]  # payload and delay are taken out
         )
 
