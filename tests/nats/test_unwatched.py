@@ -6,16 +6,19 @@ import asyncio
 import multiprocessing
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
 
+from headrace.core.claims import ClaimRequest
 from headrace.core.model import Job, Progress
 from headrace.core.outcome import Completed, Detached
-from headrace.engine.nats import NatsEngine, lines, unwatched
+from headrace.core.queue import QueueSettings
+from headrace.engine.nats import NatsEngine, lines, plain, unwatched, upkeep
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import ACK_WAIT
+from headrace.engine.nats.tickets import Ticket
 from headrace.engine.nats.wire.errors import TimedOut
 from headrace.testing.nats import NatsServer
 from tests.nats.real import RealBench, session_of
@@ -230,3 +233,105 @@ async def test_timer_that_cannot_be_stored_is_stored_later(
     await eventually(watched)
     assert len(refused) >= 3
     assert await real.apply(await real.settled(job, Completed()))
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+async def test_start_that_takes_long_leaves_its_job_watched(
+    real: RealBench, patient: None, monkeypatch: pytest.MonkeyPatch, jumps: bool
+) -> None:
+    """The event loop stood still, the server did, or somebody set the machine's clock."""
+    await running(real)
+    await real.add("a")
+    assert isinstance(real.engine, NatsEngine)
+    started: list[str] = []
+
+    def after(point: str) -> None:
+        if point == "after_commit":
+            started.append(point)
+
+    real.engine.fault = after
+    # The time at which the claim was asked for is, or is not, that of the clock any more.
+    monkeypatch.setattr(unwatched, "punctual", lambda _now: bool(started) != jumps)
+    assert (await real.start()).id == "a"
+    assert started
+    await asyncio.sleep(0.1)  # the server takes note of acknowledgements in its own time
+    assert await unsettled(real) == 1 or {"a"} in await timers(real)
+
+
+class SlowStart:
+    """Starts of a job are stored, and their claims go on when they may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, job_id: str) -> None:
+        self._start, self._job_id = plain.start, job_id
+        self.stored, self.told = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(plain, "start", self._slowly)
+
+    async def _slowly(
+        self,
+        home: plain.Home,
+        request: ClaimRequest,
+        chosen: Sequence[tuple[Ticket, Job]],
+        *more: dict[str, Job],
+    ) -> list[Job | None]:
+        found = await self._start(home, request, chosen, *more)  # pyright: ignore[reportArgumentType]
+        if any(job.id == self._job_id for _, job in chosen):
+            self.stored.set()
+            await self.told.wait()
+        return found
+
+
+async def test_end_of_a_job_does_not_leave_its_successor_of_the_same_id_unwatched(
+    real: RealBench, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with a claim that goes on while the id is used again."""
+    (job,) = await running(real, "a")
+    await real.add("b")
+    slow = SlowStart(monkeypatch, "b")
+    change = await real.settled(job, Completed())
+    claim = asyncio.create_task(asyncio.wait_for(real.engine.claim(real.request(1), [change]), 20))
+    await slow.stored.wait()
+    await real.delete(await real.job("a"))
+    await real.add("a")
+    assert (await real.start()).id == "a"
+    slow.told.set()
+    await claim
+    assert await real.state("a") == "active"
+    home = await session_of(real)
+    assert home.unwatched._kept.keys() == {"a", "b"}  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_start_that_outlasts_its_session_is_left_to_others(
+    other: RealBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running(other)
+    await other.add("a")
+    slow = SlowStart(monkeypatch, "a")
+    home = await session_of(other)
+    claim = asyncio.create_task(other.claim())
+    await slow.stored.wait()
+    await other.engine.close()
+    slow.told.set()
+    await asyncio.wait([claim])
+    assert not home.unwatched._kept  # pyright: ignore[reportPrivateUsage]
+    assert home.unwatched._rounds is None  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_jobs_that_nobody_may_rescue_do_not_hide_others_from_the_round(
+    real: RealBench, other: RealBench, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is paused, so that no ticket comes; another service has no workers any more."""
+    monkeypatch.setattr(unwatched, "ACK_WAIT", 0)
+    monkeypatch.setattr(upkeep, "MISSED", 0)
+    monkeypatch.setattr(upkeep, "MOST", 1)
+    await running(other)
+    await other.add("a")
+    await other.start(lease=100)
+    other.service = "another"
+    await other.add("c")
+    await other.start(lease=100)
+    assert not any("a" in ids for ids in await timers(real))
+    await real.set_queue(QueueSettings(paused=True))
+    await (await session_of(other)).connection.close()  # as if it was killed
+    await asyncio.sleep(0.2)
+    await real.prune()
+    assert await real.lapsed() == ["a"]

@@ -68,8 +68,8 @@ class Watch:
         self.leases: dict[int, tuple[Line, Ticket, tuple[str, ...]]] = {}
         self.expiries: dict[int, tuple[Line, Ticket, str]] = {}
         """By the sequence of the ticket: one that was handed out again is the same."""
-        self.missed: set[str] = set()
-        """Jobs whose lease may have run out, though no timer said so."""
+        self.missed: dict[str, str] = {}
+        """Jobs whose lease may have run out, though no timer said so, and their services."""
         self.rests: list[tuple[Line, Ticket]] = []
 
 
@@ -274,9 +274,9 @@ class _Look:
             line_up = choice.get(share.queue, [])
             chosen += line_up[:room]
             choice[share.queue] = line_up[room:]
-        jobs = await plain.start(self._home, request, chosen, self._lost)
+        by_tickets = watched_by_tickets(request)  # whatever the clock shows once they have started
+        jobs = await plain.start(self._home, request, chosen, self._lost, by_tickets)
         by_queue = {line.place.queue: line for line in self._lines}
-        by_tickets = watched_by_tickets(request)
         refused = 0
         for (ticket, before), job in zip(chosen, jobs, strict=True):
             line = by_queue[before.queue]

@@ -374,7 +374,7 @@ async def _settled(session: Session, settling: Settling) -> Sequence[Answer]:
     answers = await settling.answers()
     for answer in answers:
         if isinstance(answer, Applied) and answer.job.state is not State.ACTIVE:
-            session.unwatched.ended(answer.job.spec.id)
+            session.unwatched.ended(answer.job)
     await session.committer.finish()
     return answers
 

@@ -36,7 +36,7 @@ from headrace.engine.nats.loading import Loader
 from headrace.engine.nats.message import PROVISIONAL
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, EARLY, Place, Ticket
-from headrace.engine.nats.unwatched import lease_watch, watched_by_tickets
+from headrace.engine.nats.unwatched import lease_watch
 from headrace.engine.nats.wire.errors import ApiError, TimedOut, WireError
 from headrace.engine.nats.wire.jetstream import Pending
 from headrace.engine.protocol import job_topic, work_topic
@@ -300,14 +300,16 @@ async def start(
     request: ClaimRequest,
     chosen: Sequence[tuple[Ticket, Job]],
     lost: dict[str, Job],
+    by_tickets: bool,
 ) -> list[Job | None]:
     """Starts jobs, each on its own; None for each that something happened to. Those of which
     nobody knows are added to the `lost`: they may still start, but are not to be started again as
-    if no time had passed, for their queue may be paused by now."""
+    if no time had passed, for their queue may be paused by now. They get a timer, unless the caller
+    has them watched `by_tickets`."""
     if not chosen:
         return []
     reach(home, "before_commit")
-    timer = None if watched_by_tickets(request) else _watch(home, request, chosen)
+    timer = None if by_tickets else _watch(home, request, chosen)
     jobs: list[Job] = []
     sent: list[Sent] = []
     for ticket, job in chosen:

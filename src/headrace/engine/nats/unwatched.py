@@ -74,9 +74,13 @@ class Unwatched:
         self._home = home
         self._kept: dict[str, _Kept] = {}
         self._rounds: asyncio.Task[None] | None = None
+        self._closed = False
 
     def add(self, job: Job, line: Line, ticket: Ticket, now: int) -> None:
         """Keeps the ticket of a job that runs."""
+        if self._closed:
+            line.give_back([ticket])
+            return
         loop = asyncio.get_running_loop()
         spec, ends = job.spec, (job.lease_until or 0) - now + self._home.server_time()
         self._kept.pop(spec.id, None)
@@ -84,11 +88,15 @@ class Unwatched:
         if self._rounds is None:
             self._rounds = loop.create_task(self._go_round())
 
-    def ended(self, job_id: str) -> None:
-        """Nobody needs to watch it any more."""
-        kept = self._kept.pop(job_id, None)
-        if kept is not None:
-            kept.line.give_up([kept.ticket])
+    def ended(self, job: Job) -> None:
+        """Nobody needs to watch it any more, but another one that has got its id since."""
+        kept = self._kept.get(job.spec.id)
+        if kept is not None and kept.ticket.seq < job.version:
+            self._give_up(kept)
+
+    def _give_up(self, kept: _Kept) -> None:
+        del self._kept[kept.job_id]
+        kept.line.give_up([kept.ticket])
 
     async def _go_round(self) -> None:
         try:
@@ -108,7 +116,7 @@ class Unwatched:
                 await self._home.js.store_batch([timer])
             for kept in some:
                 if self._kept.get(kept.job_id) is kept:
-                    self.ended(kept.job_id)
+                    self._give_up(kept)
 
     def _lasting(self) -> Iterator[Sequence[_Kept]]:
         before = asyncio.get_running_loop().time() - MOMENT
@@ -125,6 +133,7 @@ class Unwatched:
 
     def close(self) -> None:
         """Whoever comes next is to watch them."""
+        self._closed = True
         if self._rounds is not None:
             self._rounds.cancel()
         for kept in self._kept.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from headrace.core.actions import lapses
 from headrace.core.admission import Holder
 from headrace.core.model import Filter, Job, Page, Stage
+from headrace.core.search import parse_cursor
 from headrace.core.states import CLAIMABLE, FINAL, WAITING, State
 from headrace.engine.ledger import Ledger
 from headrace.engine.nats import documents
@@ -76,7 +78,9 @@ async def _take_tickets(session: Session, service: str) -> None:
 async def _lapsed_leases(session: Session, filter: Filter) -> list[Job]:
     now = filter.lease_until or 0
     watched = session.watch.leases
-    missed, session.watch.missed = session.watch.missed, set()
+    missed = {id for id, of in session.watch.missed.items() if filter.service in (None, of)}
+    for id in missed:
+        del session.watch.missed[id]
     ids = {job_id for _, _, ids in watched.values() for job_id in ids}
     jobs = await _jobs(session, ids | missed)
     found = {id: job for id in missed if (job := jobs[id]) and _overdue(job, now)}
@@ -142,10 +146,20 @@ async def _readable(session: Session, id: str) -> Job | None:
 
 def _note_missed(session: Session, now: int) -> None:
     """Notes leases that ran out long ago and that no timer told of: it may be that the timer of a
-    claim could not be stored, though its jobs were started."""
-    wanted = Filter(states=_ACTIVE, lease_until=now - MISSED)
-    page = session.projection.find(wanted, None, MOST)
-    session.watch.missed |= {job.id for job in page.jobs if lapses(job)}
+    claim could not be stored, though its jobs were started. As many of each service: those of one
+    without workers, or that only an operator may take from their owners, must not hide others."""
+    wanted, cursor = Filter(states=_ACTIVE, lease_until=now - MISSED), None
+    missed, noted = session.watch.missed, Counter[str]()
+    missed.clear()
+    while True:
+        page = session.projection.find(wanted, parse_cursor(cursor), MOST)
+        for job in page.jobs:
+            if lapses(job) and noted[job.service] < MOST:
+                noted[job.service] += 1
+                missed[job.id] = job.service
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 async def _line_up_again(session: Session, now: int) -> None:
