@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -256,6 +257,20 @@ async def test_start_that_takes_long_leaves_its_job_watched(
     assert started
     await asyncio.sleep(0.1)  # the server takes note of acknowledgements in its own time
     assert await unsettled(real) == 1 or {"a"} in await timers(real)
+
+
+async def test_timer_counts_from_the_claim_and_not_from_its_end(
+    real: RealBench, patient: None
+) -> None:
+    await running(real)
+    await real.add("a")
+    assert isinstance(real.engine, NatsEngine)
+    real.engine.fault = lambda _point: time.sleep(0.3)
+    job = await real.start()
+    home = await session_of(real)
+    ends = home.unwatched._kept["a"].ends  # pyright: ignore[reportPrivateUsage]
+    assert job.lease_until
+    assert abs(ends - home.server_time() - (job.lease_until - real.now)) < 250
 
 
 class SlowStart:

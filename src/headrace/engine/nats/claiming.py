@@ -137,11 +137,12 @@ async def claim(home: Home, request: ClaimRequest, settling: Settling) -> Claime
     jobs: list[Job] = []
     lost: dict[str, Job] = {}
     claimed, by_hand = Claimed(()), not punctual(request.now)
+    ahead = home.server_time() - request.now
     for attempt in range(PASSES):
         left = _left(request, jobs) if jobs else request
         if home.watch.rests or home.committer.unfinished:
             await _finish(home)
-        look = _Look(home, left, min(left.limit << attempt, MOST), lost, by_hand)
+        look = _Look(home, left, min(left.limit << attempt, MOST), lost, by_hand, ahead)
         try:
             claimed, more = await look.start(settling)
         except EngineUnavailable:
@@ -198,12 +199,18 @@ class _Look:
     """A look at the first `want` tickets of each line, and the jobs that start from it."""
 
     def __init__(
-        self, home: Home, request: ClaimRequest, want: int, lost: dict[str, Job], by_hand: bool
+        self,
+        home: Home,
+        request: ClaimRequest,
+        want: int,
+        lost: dict[str, Job],
+        by_hand: bool,
+        ahead: int,
     ) -> None:
         """Those that this claim may have started are the `lost`; somebody may move the clock
-        `by_hand`."""
+        `by_hand`, and the server's is so many milliseconds `ahead` of it."""
         self._home, self._request, self._want = home, request, want
-        self._lost, self._by_hand = lost, by_hand
+        self._lost, self._by_hand, self._ahead = lost, by_hand, ahead
         self._lines: dict[Line, list[Ticket]] = {}
         self._more: dict[Line, set[str]] = {}
         """The lines of which not all tickets were looked at."""
@@ -285,7 +292,7 @@ class _Look:
                 known = ticket._replace(delivered=ticket.delivered + 1)  # needs a closer look
                 line.hand_on([known])
             elif by_tickets:
-                self._home.unwatched.add(job, line, ticket, request.now)
+                self._home.unwatched.add(job, line, ticket, self._ahead)
             else:
                 line.give_up([ticket])
         for line in self._lines:
@@ -415,7 +422,7 @@ class _Look:
             known = self._seen.known.get(job_part(ticket.whose))
             job = known.value.job if known else None
             if ticket.kind == JOB and job and job.state is State.ACTIVE and job.lease_until:
-                self._home.unwatched.add(job, line, ticket, self._request.now)
+                self._home.unwatched.add(job, line, ticket, self._ahead)
             else:
                 line.give_up([ticket])
 

@@ -40,8 +40,6 @@ class Home(Protocol):
     js: PatientJetStream
     layout: Layout
 
-    def server_time(self) -> int: ...
-
 
 def watched_by_tickets(request: ClaimRequest) -> bool:
     """Whether a ticket comes to another worker before the leases of a claim have run out."""
@@ -76,13 +74,14 @@ class Unwatched:
         self._rounds: asyncio.Task[None] | None = None
         self._closed = False
 
-    def add(self, job: Job, line: Line, ticket: Ticket, now: int) -> None:
-        """Keeps the ticket of a job that runs."""
+    def add(self, job: Job, line: Line, ticket: Ticket, ahead: int) -> None:
+        """Keeps the ticket of a job that runs. The server's clock is so many milliseconds `ahead`
+        of the one that its lease goes by."""
         if self._closed:
             line.give_back([ticket])
             return
         loop = asyncio.get_running_loop()
-        spec, ends = job.spec, (job.lease_until or 0) - now + self._home.server_time()
+        spec, ends = job.spec, (job.lease_until or 0) + ahead
         self._kept.pop(spec.id, None)
         self._kept[spec.id] = _Kept(spec.id, spec.service, line, ticket, ends, loop.time())
         if self._rounds is None:
