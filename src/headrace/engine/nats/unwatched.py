@@ -101,23 +101,24 @@ class Unwatched:
         try:
             while self._kept:
                 await asyncio.sleep(MOMENT)
-                with suppress(HeadraceError):  # the next time, then; or the tickets come again
-                    await self._watch()
+                for some in self._lasting():
+                    with suppress(HeadraceError):  # the next time, then; or the tickets come again
+                        await self._watch(some)
         finally:
             self._rounds = None
 
-    async def _watch(self) -> None:
-        """Sets timers for those that have been running for a moment."""
-        for some in self._lasting():
-            ids, ends = [kept.job_id for kept in some], min(kept.ends for kept in some)
-            with translated("watching jobs"):
-                timer = lease_watch(self._home, some[0].service, ids, ends)
-                await self._home.js.store_batch([timer])
-            for kept in some:
-                if self._kept.get(kept.job_id) is kept:
-                    self._give_up(kept)
+    async def _watch(self, some: Sequence[_Kept]) -> None:
+        """Sets a timer for some jobs of one service."""
+        ids, ends = [kept.job_id for kept in some], min(kept.ends for kept in some)
+        with translated("watching jobs"):
+            timer = lease_watch(self._home, some[0].service, ids, ends)
+            await self._home.js.store_batch([timer])
+        for kept in some:
+            if self._kept.get(kept.job_id) is kept:
+                self._give_up(kept)
 
     def _lasting(self) -> Iterator[Sequence[_Kept]]:
+        """Those that have been running for a moment."""
         before = asyncio.get_running_loop().time() - MOMENT
         lasting = [kept for kept in self._kept.values() if kept.since <= before]
         lasting.sort(key=lambda kept: kept.service)

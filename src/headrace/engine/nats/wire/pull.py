@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from headrace.engine.nats.wire.connection import Connection
@@ -189,8 +190,8 @@ class _Slot:
             self._over.set_result(None)
 
 
-# What becomes of a message. Nothing is said while there is no connection: the consumer delivers
-# it again when its time is up.
+# What becomes of a message. Nothing is said while there is no connection, or one that does not keep
+# up: the consumer delivers it again when its time is up.
 
 
 def ack(connection: Connection, reply: bytes) -> None:
@@ -202,14 +203,14 @@ def ack(connection: Connection, reply: bytes) -> None:
 
 def in_progress(connection: Connection, reply: bytes) -> None:
     """It is being worked on: its time starts anew."""
-    if connection.connected:
+    with suppress(WireError):
         connection.publish(reply, b"+WPI")
 
 
 def nak(connection: Connection, reply: bytes, delay: float = 0.0) -> None:
     """It is to be delivered again, after the delay."""
-    if connection.connected:
-        word = b'-NAK {"delay":%d}' % int(delay * 1e9) if delay else b"-NAK"
+    word = b'-NAK {"delay":%d}' % int(delay * 1e9) if delay else b"-NAK"
+    with suppress(WireError):
         connection.publish(reply, word)
 
 
