@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -73,6 +75,21 @@ def grown(
 def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+class Stolen:
+    """How much of the processors' time the host gave to other machines since this was made: what
+    takes no time of ours, and yet makes everything slow."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def note(self) -> str:
+        """Empty where that is nothing, or the system cannot tell."""
+        now = psutil.cpu_times()
+        steal: float = getattr(now, "steal", 0.0) - getattr(self._before, "steal", 0.0)
+        share = steal / max(sum(now) - sum(self._before), 0.001)
+        return f"; {share:.0%} of the processors' time went to other machines" if steal else ""
 
 
 Say = Callable[[str], None]

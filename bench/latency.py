@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from figure import Figure, Say, bound, percentile
+from figure import Figure, Say, Stolen, bound, percentile
 from raw_nats import RawPickUp
 from target import Target
 
@@ -42,14 +42,16 @@ async def figures(target: Target, say: Say, *, prefix: str = "") -> list[Figure]
     compile_ours()
     say(f"{target.name}: idle pick-up in one process")
     async with target.store("here") as url, target.raw_pickup("here") or nullcontext() as raw:
+        stolen = Stolen()
         here, beside = await _pick_up_here(url, raw)
+        note = f"one process{stolen.note()}"
     say(f"{target.name}: idle pick-up across processes, start-up, idle worker")
     async with target.store("across") as url:
         across = await _across(url)
     wanted = None if prefix else 1.0
     name = target.name
     found = [
-        bound(f"{name}.pickup_p50", percentile(here, 0.5), target.pickup, "ms", "one process"),
+        bound(f"{name}.pickup_p50", percentile(here, 0.5), target.pickup, "ms", note),
         bound(
             f"{name}.pickup_across_p50",
             percentile(across.pickups, 0.5),
