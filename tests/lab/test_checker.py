@@ -509,6 +509,21 @@ def test_job_that_was_due_before_the_clock_went_back_may_start() -> None:
     assert violations(forge.history()) == []
 
 
+def test_key_that_was_freed_belongs_neither_to_its_owner_nor_to_who_waits_behind() -> None:
+    forge = Forge()
+    mode = {"dedup": "D", "dedup_mode": "keep_last"}
+    forge.create("owner", 100, **mode)
+    forge.start("owner", 110)
+    forge.create("waits", 120, "blocked", **mode)
+    forge.add("waits", "changed", 130, "blocked", reason="dedup key freed")
+    forge.run("next", 140, **mode)
+    forge.finish("owner", 200)
+    forge.add("waits", "released", 200, "pending")
+    forge.start("waits", 210)
+    forge.finish("waits", 220)
+    assert violations(forge.history()) == []
+
+
 def test_explanation_shows_the_events_around_and_marks_the_culprit() -> None:
     forge = Forge()
     sound(forge)

@@ -15,14 +15,17 @@ FREED = "dedup key freed"
 
 
 def dedup_admits_one(history: History) -> Iterator[Violation]:
-    """A dedup key has one living owner; with keep-last also one that waits behind it."""
+    """A dedup key has one living owner; with keep-last also one that waits behind it. A key that
+    somebody frees is neither's any more."""
     living: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
     for entry in history.entries:
         spec = history.specs.get(entry.job)
         if spec is None or spec.dedup is None or spec.dedup_mode == "throttle":
             continue
         owners = living[spec.dedup]
-        if entry.state in FINAL or entry.reason == FREED:
+        if entry.reason == FREED:
+            owners.clear()
+        elif entry.state in FINAL:
             owners.pop(entry.job, None)
         elif entry.event in ("created", "retried") or entry.previous == "unreachable":
             owners[entry.job] = entry
