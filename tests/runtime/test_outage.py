@@ -281,13 +281,20 @@ class TestSqliteUnderLoad:
         engine = await load.app.engine()
         assert isinstance(engine, SqliteEngine)
         writer = engine._home.session().writer  # pyright: ignore[reportPrivateUsage]
-        assert writer._store is not None  # pyright: ignore[reportPrivateUsage]
-        disk = writer._store  # pyright: ignore[reportPrivateUsage]
+        room: list[int] = []
+
+        def resize(point: str) -> None:
+            """Done by the writer: nobody else may use its connection meanwhile."""
+            if point == "begin" and room:
+                assert writer._store is not None  # pyright: ignore[reportPrivateUsage]
+                writer._store.execute(f"PRAGMA max_page_count = {room.pop()}")  # pyright: ignore[reportPrivateUsage]
+
+        engine.fault = resize
         for goal in (30, 150):
             await eventually(lambda goal=goal: len(load.ran) >= goal)
-            disk.execute("PRAGMA max_page_count = 1")
+            room.append(1)
             await load.told(StoreFull)
-            disk.execute("PRAGMA max_page_count = 1000000")
+            room.append(1_000_000)
         await load.check()
 
 
