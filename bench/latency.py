@@ -49,9 +49,9 @@ async def figures(target: Target, say: Say, *, prefix: str = "") -> list[Figure]
     async with target.store("across") as url:
         across = await _across(url)
     wanted = None if prefix else 1.0
-    name = target.name
+    name, ours = target.name, percentile(here, 0.5)
     found = [
-        bound(f"{name}.pickup_p50", percentile(here, 0.5), target.pickup, "ms", note),
+        bound(f"{name}.pickup_p50", ours, target.pickup, "ms", note),
         bound(
             f"{name}.pickup_across_p50",
             percentile(across.pickups, 0.5),
@@ -88,7 +88,6 @@ async def figures(target: Target, say: Say, *, prefix: str = "") -> list[Figure]
     ]
     if beside:
         limit, note = percentile(beside, 0.5), "against the same two round trips without job logic"
-        ours = percentile(here, 0.5)
         found.insert(1, bound(f"{name}.pickup_vs_raw", ours, limit, "ms", note, wanted=None))
     return found if prefix else [*found, _import_time()]
 

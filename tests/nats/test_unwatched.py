@@ -16,7 +16,7 @@ from headrace.core.claims import ClaimRequest
 from headrace.core.model import Job, Progress
 from headrace.core.outcome import Completed, Detached
 from headrace.core.queue import QueueSettings
-from headrace.engine.nats import NatsEngine, lines, plain, unwatched, upkeep
+from headrace.engine.nats import NatsEngine, claiming, lines, plain, unwatched, upkeep
 from headrace.engine.nats.layout import WATCH
 from headrace.engine.nats.lines import ACK_WAIT
 from headrace.engine.nats.tickets import Ticket
@@ -256,7 +256,7 @@ async def test_start_that_takes_long_leaves_its_job_watched(
 
     real.engine.fault = after
     # The time at which the claim was asked for is, or is not, that of the clock any more.
-    monkeypatch.setattr(unwatched, "punctual", lambda _now: bool(started) != jumps)
+    monkeypatch.setattr(claiming, "punctual", lambda _now: bool(started) != jumps)
     assert (await real.start()).id == "a"
     assert started
     assert (await kept(real) == {"a"}) != ({"a"} in await timers(real))

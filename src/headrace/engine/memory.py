@@ -496,7 +496,7 @@ class MemoryEngine:
     async def put(self, puts: Sequence[Put], now: int) -> list[Document | None]:
         with self._lock:
             documents = [self._records.put(put, now) for put in puts]
-        self._bells.ring({DOCUMENTS_TOPIC})
+        self._bells.ring_one(DOCUMENTS_TOPIC)
         return documents
 
     async def scan(self, kind: str, now: int) -> list[Document]:

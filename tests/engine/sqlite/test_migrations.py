@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import apsw
@@ -129,12 +129,19 @@ async def test_migration_waits_for_who_is_writing(path: Path, upgrade: Upgrade) 
     await engine.close()
 
 
-async def test_engine_that_is_open_writes_nothing_into_a_store_that_became_too_new(
-    path: Path,
-) -> None:
+@pytest.fixture
+async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
+    """One that has a store of this version open."""
     await with_jobs(path)
     engine = SqliteEngine(path)
     await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def test_engine_that_is_open_writes_nothing_into_a_store_that_became_too_new(
+    path: Path, engine: SqliteEngine
+) -> None:
     bench = Bench(engine)
     await bench.add("before")
     migrated_by_another(path)
@@ -151,17 +158,12 @@ async def test_engine_that_is_open_writes_nothing_into_a_store_that_became_too_n
     found = caller.execute("SELECT id, state FROM jobs ORDER BY seq").fetchall()
     assert found == [("done", "completed"), ("waiting", "pending"), ("before", "pending")]
     caller.close()
-    await engine.close()
 
 
 async def test_what_cannot_be_read_because_the_store_became_too_new_is_said_to_be_so(
-    path: Path,
+    path: Path, engine: SqliteEngine
 ) -> None:
-    await with_jobs(path)
-    engine = SqliteEngine(path)
-    await engine.open()
-    bench = Bench(engine)
-    assert await bench.state("done") == "completed"
+    assert await Bench(engine).state("done") == "completed"
     migrated_by_another(path, "ALTER TABLE jobs RENAME COLUMN state TO condition;")
 
     for read in (engine.get(["done"]), engine.find(Filter())):
@@ -169,7 +171,6 @@ async def test_what_cannot_be_read_because_the_store_became_too_new_is_said_to_b
             await read
     with pytest.raises(InvalidValue, match="cursor"):
         await engine.find(Filter(), cursor="nonsense")
-    await engine.close()
 
 
 async def test_idle_worker_whose_store_became_too_new_ends_with_that_error(path: Path) -> None:

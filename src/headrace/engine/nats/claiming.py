@@ -23,7 +23,7 @@ from headrace.engine.nats.parts import Domain, Part, job_part, key_part, lease_t
 from headrace.engine.nats.patience import PatientJetStream
 from headrace.engine.nats.tickets import DUE, JOB, REST, RUN, Place, Ticket
 from headrace.engine.nats.transaction import Transaction, replace
-from headrace.engine.nats.unwatched import Unwatched, watched_by_tickets
+from headrace.engine.nats.unwatched import Unwatched, outlasts_tickets
 
 PASSES = 20
 """How often a claim looks for more where tickets turned out to be out of date."""
@@ -281,7 +281,7 @@ class _Look:
             line_up = choice.get(share.queue, [])
             chosen += line_up[:room]
             choice[share.queue] = line_up[room:]
-        by_tickets = watched_by_tickets(request)  # whatever the clock shows once they have started
+        by_tickets = not self._by_hand and outlasts_tickets(request.lease)
         jobs = await plain.start(self._home, request, chosen, self._lost, by_tickets)
         by_queue = {line.place.queue: line for line in self._lines}
         refused = 0

@@ -14,11 +14,9 @@ from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
-from headrace.core.claims import ClaimRequest
 from headrace.core.errors import HeadraceError
 from headrace.core.model import Job
 from headrace.engine.nats.batch import block, schedule
-from headrace.engine.nats.commit import punctual
 from headrace.engine.nats.errors import translated
 from headrace.engine.nats.layout import Layout
 from headrace.engine.nats.lines import ACK_WAIT, Line
@@ -41,9 +39,9 @@ class Home(Protocol):
     layout: Layout
 
 
-def watched_by_tickets(request: ClaimRequest) -> bool:
-    """Whether a ticket comes to another worker before the leases of a claim have run out."""
-    return request.lease * 1_000_000 >= ACK_WAIT and punctual(request.now)
+def outlasts_tickets(lease: int) -> bool:
+    """Whether a ticket comes to another worker before a lease of so many milliseconds is over."""
+    return lease * 1_000_000 >= ACK_WAIT
 
 
 def lease_watch(home: Home, service: str, ids: Sequence[str], at: int) -> Pending:

@@ -23,9 +23,9 @@ def dedup_admits_one(history: History) -> Iterator[Violation]:
         if spec is None or spec.dedup is None or spec.dedup_mode == "throttle":
             continue
         owners = living[spec.dedup]
-        if entry.reason == FREED:
-            owners.clear()
-        elif entry.state in FINAL:
+        if entry.reason == FREED and entry.job == next(reversed(owners), None):
+            owners.clear()  # the newest holds it, also where it waits behind another
+        elif entry.state in FINAL or entry.reason == FREED:
             owners.pop(entry.job, None)
         elif entry.event in ("created", "retried") or entry.previous == "unreachable":
             owners[entry.job] = entry
